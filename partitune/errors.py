@@ -1,0 +1,98 @@
+"""One tree of errors, so that a caller can catch all of ours and nothing else.
+
+    PartituneError
+    ├── SpecError            a file, flag or vector a person wrote; names file:line, key and what is allowed
+    │   └── InfeasibleSpace  the input is well formed, but no partition satisfies it
+    ├── StoreError           a results database that cannot be opened, read or written
+    ├── RunError             one candidate could not be measured; becomes a Result with a reason
+    │   ├── Refused          the engine's own rules forbid it; known without starting anything
+    │   ├── OutOfMemory      weights, activations or the smallest KV cache do not fit
+    │   ├── LaunchFailed     the engine did not start
+    │   ├── Unhealthy        it started and does not answer
+    │   ├── BenchmarkFailed  it answered and the load generator's result cannot be trusted
+    │   ├── Stalled          running requests, no token progress
+    │   └── TimedOut         a phase exceeded its limit
+    └── ClusterError         Ray unreachable, authentication, job rejected
+
+Only `cli.py` prints errors. Nothing below it catches broadly except the pool boundary, which turns a RunError into a
+Result.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PartituneError(Exception):
+    """Root of every error partitune raises on purpose."""
+
+
+class SpecError(PartituneError):
+    """Input written by a person is wrong. The message is complete: place, key, what is allowed."""
+
+
+class InfeasibleSpace(SpecError):
+    """Well-formed input that admits no legal partition."""
+
+
+class StoreError(PartituneError):
+    """The results database cannot be used."""
+
+
+class RunError(PartituneError):
+    """One candidate could not be measured.
+
+    `excess` is how far a constraint was missed in the constraint's own unit (GiB over, seconds over); it grades the
+    failure for the sampler. None when there is nothing to grade.
+    """
+
+    def __init__(self, message: str, *, excess: float | None = None) -> None:
+        super().__init__(message)
+        self.excess = excess
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Ray pickles errors raised in workers; the keyword must survive the trip.
+        return (_rebuild, (type(self), str(self), self.excess))
+
+
+def _rebuild(kind: type[RunError], message: str, excess: float | None) -> RunError:
+    return kind(message, excess=excess)
+
+
+class Refused(RunError):
+    """The engine's own rules forbid this candidate; known without starting anything. `excess` counts the rules."""
+
+
+class OutOfMemory(RunError):
+    """Weights, activations or the smallest KV cache do not fit a stage."""
+
+
+class LaunchFailed(RunError):
+    """The engine did not start."""
+
+
+class Unhealthy(RunError):
+    """The engine started and does not answer."""
+
+
+class BenchmarkFailed(RunError):
+    """The load generator's result cannot be trusted."""
+
+
+class Stalled(RunError):
+    """Requests are running and no token comes."""
+
+
+class TimedOut(RunError):
+    """A phase exceeded its limit."""
+
+
+class ClusterError(PartituneError):
+    """Ray is unreachable, refuses us, or rejected a job."""
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """`, did you mean NAME?` for the nearest allowed name, empty when none is near: the middle of a message."""
+    near = difflib.get_close_matches(word.lower(), list(allowed), n=1, cutoff=0.6)
+    return f", did you mean {near[0]}?" if near else ""

@@ -1,0 +1,129 @@
+"""Candidate in, Result out: the values that cross process, pool and database borders.
+
+Decision: frozen and JSON-able both ways, with a content hash, so that a duplicate is recognised by what it is and a
+stored trial can be replayed into a new sampler. Failure is a value: five outcomes, each but `ok` with a reason, and
+nothing is ever scored 0 or infinity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+#: Values a knob can take. Optuna, SQLite and JSON all know these four.
+Knob = bool | int | float | str
+
+
+class Outcome(StrEnum):
+    """How a trial ended. Closed set."""
+
+    OK = "ok"  # measured
+    INFEASIBLE = "infeasible"  # cannot work or misses a limit; teaches the sampler through a graded constraint
+    FAILED = "failed"  # the attempt broke (engine bug, launch failure)
+    INVALID = "invalid"  # it ran and the figures cannot be trusted
+    LOST = "lost"  # infrastructure took it (node, worker); rerun once
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One deployment to try: layers per stage and the engine knobs that vary."""
+
+    partition: tuple[int, ...]
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """12 hex digits of the content; equal candidates have equal digests in any process."""
+        text = json.dumps([list(self.partition), sorted(self.knobs.items())], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON object with `partition` and `knobs`."""
+        return {"partition": list(self.partition), "knobs": dict(self.knobs)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Candidate:
+        """Inverse of `to_json`."""
+        return cls(tuple(int(x) for x in data["partition"]), dict(data["knobs"]))
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """One stage of one measured candidate: a row of the table a person acts on. Times are sums over the run."""
+
+    stage: int
+    layers: int
+    kinds: Mapping[str, int]  # layer kind -> count
+    compute_s: float
+    transfer_s: float
+    wait_s: float
+    busy_fraction: float
+    weights_bytes: int  # per GPU
+    free_bytes: int  # per GPU, for KV after weights, activations and reserve
+    kv_blocks: int  # that this stage alone could hold
+    stranded_bytes: int  # of free_bytes that the tightest stage leaves unused
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a driver measured. `simulated` says whether any hardware was involved."""
+
+    metrics: Mapping[str, float]
+    stages: tuple[StageReport, ...]
+    regime: str
+    kv_blocks: int
+    kv_tokens: int
+    limiting_stage: int
+    limiting_reason: str
+    simulated: bool
+    constraints: Mapping[str, float] = field(default_factory=dict)  # <= 0 is satisfied; graded
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON object of every field."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Measurement:
+        """Inverse of `to_json`."""
+        rest = {key: value for key, value in data.items() if key != "stages"}
+        return cls(stages=tuple(StageReport(**row) for row in data["stages"]), **rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One finished trial."""
+
+    candidate: Candidate
+    outcome: Outcome
+    reason: str = ""  # empty only for ok
+    measurement: Measurement | None = None  # always there for ok
+    constraints: Mapping[str, float] = field(default_factory=dict)  # <= 0 is satisfied; what the sampler learns from
+    duration_s: float = 0.0
+
+    def metric(self, name: str) -> float | None:
+        """The value of one metric, None where nothing was measured."""
+        return None if self.measurement is None else self.measurement.metrics.get(name)
+
+
+def flaw_in(value: object, name: str = "result") -> str | None:
+    """Why `value` cannot be stored as JSON and read back unchanged, None when it can.
+
+    NaN and infinity are flaws: a figure that is not a number must end as an `invalid` trial, never as a score.
+    """
+    if value is None or isinstance(value, bool | str):
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{name} is {value}"
+    if isinstance(value, int):
+        return None if -(2**63) <= value < 2**63 else f"{name} is {value}, beyond 64 bits"
+    if isinstance(value, Mapping):
+        keys = next((f"{name} has the key {key!r}, not a text" for key in value if not isinstance(key, str)), None)
+        return keys or next((flaw for key, item in value.items() if (flaw := flaw_in(item, f"{name}.{key}"))), None)
+    if isinstance(value, list | tuple):
+        return next((flaw for i, item in enumerate(value) if (flaw := flaw_in(item, f"{name}[{i}]"))), None)
+    return f"{name} is a {type(value).__name__}; allowed are numbers, texts, true, false and null"
