@@ -1,0 +1,188 @@
+"""What a model is to a pipeline: an ordered list of layers plus what sits on its two ends.
+
+Decision: every family reader produces this one shape and nothing downstream looks at a config.json again. Quantities
+are for the whole layer (all TP ranks together); `shards` on an attention block says how far KV can be split. A "layer"
+is what the engine counts when it cuts: for Nemotron-H a Mamba block, an attention block and an MLP are three layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Attention(StrEnum):
+    """How a layer mixes tokens."""
+
+    FULL = "full"  # multi-head or grouped-query attention over the whole context
+    SLIDING = "sliding"  # the same inside a window
+    MLA = "mla"  # multi-head latent attention (one compressed KV head)
+    SPARSE = "sparse"  # MLA or GQA over tokens chosen by an indexer (DSA and kin)
+    KDA = "kda"  # Kimi delta attention: fixed state
+    GDN = "gdn"  # gated delta net: fixed state
+    MAMBA = "mamba"  # Mamba / Mamba2: fixed state
+    LIGHTNING = "lightning"  # linear attention of MiniMax-M1: fixed state
+    NONE = "none"  # the layer is only an FFN (Nemotron-H)
+
+
+#: Kinds whose per-sequence memory is a fixed state; the others keep KV per token.
+STATE_KINDS = frozenset({Attention.KDA, Attention.GDN, Attention.MAMBA, Attention.LIGHTNING})
+
+
+class Ffn(StrEnum):
+    """What follows the attention."""
+
+    DENSE = "dense"
+    MOE = "moe"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBlock:
+    """One token mixer. Bytes and FLOPs are for the whole layer, all TP ranks together."""
+
+    kind: Attention
+    params: int
+    weight_bytes: float
+    dtype: str  # of the projection weights: bf16, fp8, int4, mxfp4, nvfp4
+    flops_per_token: float  # projections: 2 FLOPs a parameter
+    flops_per_pair: float  # score and value products per (new token, context token) pair; 0 for state kinds
+    kv_bytes_per_token: int  # in the engine's default cache dtype, all KV heads; 0 for state kinds
+    shards: int  # KV heads: a TP rank holds 1/min(tp, shards) of the KV. MLA: 1 (each rank holds it whole)
+    heads: int
+    window: int | None = None  # tokens, for SLIDING
+    state_bytes: int = 0  # fixed bytes per sequence: recurrent and convolution state, or DeepSeek-V4's window cache
+    topk: int | None = None  # context tokens a query reads at most, for SPARSE; the KV itself still grows
+    indexer_flops_per_pair: float = 0.0  # choosing those tokens: per (new token, context token), over all of them
+    replicated_bytes: float = 0.0  # part of weight_bytes every TP rank holds whole (MLA: the q_a and kv_a projections)
+
+    def kv_bytes_per_token_rank(self, tp: int) -> float:
+        """KV bytes per token on one TP rank (a head is replicated when tp exceeds the heads)."""
+        return self.kv_bytes_per_token / min(tp, self.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class FfnBlock:
+    """One feed-forward block. `weight_bytes` and `params` exclude routed experts."""
+
+    kind: Ffn
+    params: int  # dense MLP, or router + shared experts + latent projections
+    weight_bytes: float
+    dtype: str
+    flops_per_token: float  # of the part above
+    experts: int = 0
+    experts_per_token: int = 0
+    expert_params: int = 0  # of one routed expert
+    expert_bytes: float = 0.0  # of one routed expert, scales included
+    expert_dtype: str = "bf16"
+    replicated_bytes: float = 0.0  # part of weight_bytes every TP rank holds whole (router, K3's latent projections)
+    expert_width: int = 0  # hidden width the routed experts work in; 0 means the model's hidden_size (K3: latent 3584)
+
+    @property
+    def routed_bytes(self) -> float:
+        """Bytes of all routed experts."""
+        return self.experts * self.expert_bytes
+
+    @property
+    def routed_flops_per_token(self) -> float:
+        """FLOPs of the experts one token visits."""
+        return 2.0 * self.experts_per_token * self.expert_params
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One entry of the engine's layer list."""
+
+    index: int  # 0-based
+    attention: AttentionBlock
+    ffn: FfnBlock
+    other_params: int = 0  # norms and the like, bf16
+
+    @property
+    def kind(self) -> str:
+        """`attention+ffn`, the label of the per-stage table; layers of one kind cost the same."""
+        parts = [k for k in (self.attention.kind.value, self.ffn.kind.value) if k != "none"]
+        return "+".join(parts)
+
+    @property
+    def params(self) -> int:
+        """All parameters of the layer."""
+        return self.attention.params + self.ffn.params + self.ffn.experts * self.ffn.expert_params + self.other_params
+
+    @property
+    def weight_bytes(self) -> float:
+        """All weight bytes of the layer."""
+        return self.attention.weight_bytes + self.ffn.weight_bytes + self.ffn.routed_bytes + 2.0 * self.other_params
+
+    @property
+    def has_token_kv(self) -> bool:
+        """True where KV grows with the context."""
+        return self.attention.kind not in STATE_KINDS and self.attention.kind is not Attention.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """What sits before the first and after the last layer, outside every cut."""
+
+    vocab_size: int
+    embedding_params: int
+    embedding_bytes: float
+    tied: bool  # the head shares the embedding: both ends hold it, it is counted once as a parameter
+    head_params: int  # 0 when tied
+    head_bytes: float  # bytes of the head matrix on the last stage, tied or not
+    drafter_layers: int = 0  # MTP / next-token-prediction modules shipped in the checkpoint
+    drafter_params: int = 0
+    drafter_bytes: float = 0.0
+    vision_params: int = 0
+    vision_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model as the pipeline sees it."""
+
+    name: str
+    architecture: str  # the class named in config.json
+    hidden_size: int
+    layers: tuple[Layer, ...]
+    edges: Edges
+    max_position: int
+    source: str  # file the config came from
+    dtype_bytes: int = 2  # of activations
+    illegal_cuts: frozenset[int] = frozenset()  # boundary b (a stage ends after layer b-1) that must not be used
+    residual_block: int | None = None  # K3: a hand-off carries hidden + ceil(boundary / residual_block) vectors
+    handoff_base: int = 2  # vectors of hidden_size handed over otherwise: hidden_states and residual
+    notes: tuple[str, ...] = ()  # what the reader could not know and assumed
+    published_params: float | None = None  # from the model card, when the catalog knows it
+
+    @property
+    def params(self) -> int:
+        """Parameters of the text model with head and embedding (no drafter, no vision)."""
+        edges = self.edges
+        return sum(layer.params for layer in self.layers) + edges.embedding_params + edges.head_params
+
+    @property
+    def weight_bytes(self) -> float:
+        """Weight bytes of the text model, embedding counted once when tied."""
+        head = 0.0 if self.edges.tied else self.edges.head_bytes
+        return sum(layer.weight_bytes for layer in self.layers) + self.edges.embedding_bytes + head
+
+    @property
+    def is_hybrid(self) -> bool:
+        """True when fixed-state layers stand beside layers with token KV."""
+        kinds = {layer.attention.kind for layer in self.layers}
+        return bool(kinds & STATE_KINDS) and any(layer.has_token_kv for layer in self.layers)
+
+    def handoff_vectors(self, boundary: int) -> int:
+        """Vectors of `hidden_size` per token that cross the cut before layer `boundary` (0-based).
+
+        vLLM 0.32 `models/kimi_k3/nvidia/model.py` sends hidden_states and ceil(boundary/12) residual vectors; others
+        send hidden_states and residual.
+        """
+        if self.residual_block is None:
+            return self.handoff_base
+        return 1 + -(-boundary // self.residual_block)
+
+    def handoff_bytes(self, boundary: int, tokens: int) -> float:
+        """Bytes of the activations handed over at `boundary` for `tokens` tokens, all TP ranks together."""
+        return float(self.handoff_vectors(boundary) * self.hidden_size * self.dtype_bytes * tokens)
