@@ -1,0 +1,1 @@
+"""What the measured trials say: the Pareto front, its size, and the best against the default."""

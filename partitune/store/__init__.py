@@ -1,0 +1,6 @@
+"""results.db: finished trials, durably. `Store` is the door."""
+
+from partitune.store.records import StudyRecord, StudyState, TrialRecord
+from partitune.store.store import Store
+
+__all__ = ["Store", "StudyRecord", "StudyState", "TrialRecord"]

@@ -1,0 +1,207 @@
+"""What the store hands out and takes in: typed records on one side, rows on the other.
+
+Decision: a trial that was read back is the same `Result` that was recorded, equal in every field, so that replaying a
+study into a new sampler teaches it exactly what it knew. What cannot be read back unchanged is refused on the way in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from partitune.result import Candidate, Measurement, Outcome, Result, StageReport, flaw_in
+from partitune.store.cells import Cells, to_json, to_partition
+from partitune.store.schema import StageRow, StudyRow, TrialRow
+
+_MAX_DURATION_S = 1e9  # 31 years: beyond it a start time cannot be computed
+#: Fields of a Measurement that have a column or a table of their own; the rest share one JSON cell.
+_OWN_COLUMNS = frozenset({"metrics", "stages", "simulated"})
+
+
+class StudyState(StrEnum):
+    """How far a study is. Closed set."""
+
+    RUNNING = "running"  # a process works on it
+    FINISHED = "finished"  # its budget is spent or its space is exhausted
+    INTERRUPTED = "interrupted"  # stopped or killed; can be resumed
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord:
+    """One stored study."""
+
+    name: str
+    created_at: datetime
+    finished_at: datetime | None
+    state: StudyState
+    spec: Mapping[str, Any]  # the resolved search space
+    spec_digest: str
+    partitune_version: str
+    engine: str
+    engine_version: str
+    runner: str
+    random_seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One stored trial. Times are UTC; `started_at` is `finished_at` less the result's duration."""
+
+    study: str
+    number: int
+    origin: str
+    plan_digest: str
+    started_at: datetime
+    finished_at: datetime
+    result: Result
+
+
+def spec_digest(spec: Mapping[str, Any]) -> str:
+    """12 hex digits of a resolved spec; equal specs have equal digests in any process."""
+    return _digest(to_json(spec))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def flaw_of(result: Result) -> str | None:
+    """Why `result` cannot be stored and read back unchanged, None when it can."""
+    measurement = result.measurement
+    if (result.outcome is Outcome.OK) != (result.reason == ""):
+        return f"outcome is {result.outcome} and reason is {result.reason!r}; exactly ok has none"
+    if result.outcome is Outcome.OK and measurement is None:
+        return "outcome is ok without a measurement"
+    if not result.candidate.partition or min(result.candidate.partition) < 0:
+        return f"the partition is {list(result.candidate.partition)}"
+    if measurement is not None and len({stage.stage for stage in measurement.stages}) != len(measurement.stages):
+        return "measurement.stages names a stage twice"
+    if not 0 <= result.duration_s <= _MAX_DURATION_S:
+        return f"duration_s is {result.duration_s}"
+    return (
+        flaw_in(result.candidate.to_json(), "candidate")
+        or flaw_in(result.constraints, "constraints")
+        or (flaw_in(_fields(measurement), "measurement") if measurement else None)
+    )
+
+
+def _fields(value: Measurement | StageReport) -> dict[str, Any]:
+    found = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Measurement):
+        found["stages"] = [_fields(stage) for stage in value.stages]
+    return found
+
+
+def to_row(study_id: int, number: int, result: Result, origin: str) -> TrialRow:
+    """The row of a trial that finishes now. `result` has no flaw."""
+    measurement = result.measurement
+    partition = to_partition(result.candidate.partition)
+    finished_at = datetime.now(UTC)
+    row = TrialRow(
+        study_id=study_id,
+        number=number,
+        partition=partition,
+        knobs=to_json(dict(result.candidate.knobs)),
+        digest=result.candidate.digest,
+        plan_digest=_digest(partition),
+        origin=origin,
+        outcome=result.outcome.value,
+        reason=printable(result.reason),
+        simulated=None,
+        metrics=None,
+        measurement=None,
+        constraints=to_json(dict(result.constraints)),
+        started_at=(finished_at - timedelta(seconds=result.duration_s)).isoformat(),
+        finished_at=finished_at.isoformat(),
+        duration_s=result.duration_s,
+    )
+    if measurement is not None:
+        rest = {name: value for name, value in _fields(measurement).items() if name not in _OWN_COLUMNS}
+        row.simulated = measurement.simulated
+        row.metrics = to_json(dict(measurement.metrics))
+        row.measurement = to_json({**rest, "constraints": dict(measurement.constraints)})
+        row.stages = [
+            StageRow(**_fields(stage) | {"kinds": to_json(dict(stage.kinds))}) for stage in measurement.stages
+        ]
+    return row
+
+
+def printable(reason: str) -> str:
+    """`reason` as any database takes it: NUL and bytes that are no text, as engine logs hold them, become escapes."""
+    return reason.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def trial_record(row: TrialRow, study: str, database: str) -> TrialRecord:
+    """The trial of a stored row. Raises StoreError for a damaged cell."""
+    cells = Cells(database, TrialRow.__tablename__, f"trial {row.number} of study {study}")
+    outcome = cells.one_of("outcome", row.outcome, Outcome)
+    measurement = None
+    if row.metrics is not None or outcome is Outcome.OK:
+        measurement = _measurement(row, cells, study)
+    result = Result(
+        candidate=Candidate(cells.partition("partition", row.partition), cells.mapping("knobs", row.knobs)),
+        outcome=outcome,
+        reason=cells.text("reason", row.reason),
+        measurement=measurement,
+        constraints=cells.numbers("constraints", row.constraints),
+        duration_s=cells.real("duration_s", row.duration_s),
+    )
+    return TrialRecord(
+        study=study,
+        number=cells.integer("number", row.number),
+        origin=cells.text("origin", row.origin),
+        plan_digest=cells.text("plan_digest", row.plan_digest),
+        started_at=cells.time("started_at", row.started_at),
+        finished_at=cells.time("finished_at", row.finished_at),
+        result=result,
+    )
+
+
+def _measurement(row: TrialRow, cells: Cells, study: str) -> Measurement:
+    metrics = cells.numbers("metrics", row.metrics)
+    simulated = cells.boolean("simulated", row.simulated)
+    rest = cells.mapping("measurement", row.measurement)
+    stages = tuple(_stage(stage, f"trial {row.number} of study {study}", cells.database) for stage in row.stages)
+    try:
+        return Measurement(metrics=metrics, stages=stages, simulated=simulated, **rest)
+    except TypeError:
+        cells.reject("measurement", row.measurement, "the rest of a measurement (regime, kv_blocks, ...)")
+
+
+def _stage(row: StageRow, trial: str, database: str) -> StageReport:
+    cells = Cells(database, StageRow.__tablename__, f"stage {row.stage} of {trial}")
+    return StageReport(
+        stage=cells.integer("stage", row.stage),
+        layers=cells.integer("layers", row.layers),
+        kinds=cells.counts("kinds", row.kinds),
+        compute_s=cells.real("compute_s", row.compute_s),
+        transfer_s=cells.real("transfer_s", row.transfer_s),
+        wait_s=cells.real("wait_s", row.wait_s),
+        busy_fraction=cells.real("busy_fraction", row.busy_fraction),
+        weights_bytes=cells.integer("weights_bytes", row.weights_bytes),
+        free_bytes=cells.integer("free_bytes", row.free_bytes),
+        kv_blocks=cells.integer("kv_blocks", row.kv_blocks),
+        stranded_bytes=cells.integer("stranded_bytes", row.stranded_bytes),
+    )
+
+
+def study_record(row: StudyRow, database: str) -> StudyRecord:
+    """The study of a stored row. Raises StoreError for a damaged cell."""
+    cells = Cells(database, StudyRow.__tablename__, f"study {row.name}")
+    return StudyRecord(
+        name=cells.text("name", row.name),
+        created_at=cells.time("created_at", row.created_at),
+        finished_at=None if row.finished_at is None else cells.time("finished_at", row.finished_at),
+        state=cells.one_of("state", row.state, StudyState),
+        spec=cells.mapping("spec", row.spec),
+        spec_digest=cells.text("spec_digest", row.spec_digest),
+        partitune_version=cells.text("partitune_version", row.partitune_version),
+        engine=cells.text("engine", row.engine),
+        engine_version=cells.text("engine_version", row.engine_version),
+        runner=cells.text("runner", row.runner),
+        random_seed=cells.integer("random_seed", row.random_seed),
+    )

@@ -1,0 +1,96 @@
+"""The tables of a results database, as typed rows.
+
+Decision: real columns for what a person filters or sorts by, JSON text for the rest, so that a new metric needs no
+migration and `sqlite3 results.db` stays readable. JSON is kept as text and decoded in `records.py`, because a damaged
+cell must be reported with its table, row and column; a decoding column type would raise in the middle of a fetch. Times
+are ISO 8601 in UTC for the same reason. Every name starts with `partitune_`: Optuna may keep its own tables in the
+file.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column, relationship
+
+
+class Base(MappedAsDataclass, DeclarativeBase, kw_only=True):
+    """Root of the rows; its metadata is the current schema."""
+
+    type_annotation_map = {str: Text, float: Double}  # noqa: RUF012 - SQLAlchemy reads it as a plain class attribute
+
+
+class MigrationRow(Base):
+    """One schema step that this database has been through."""
+
+    __tablename__ = "partitune_migrations"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    applied_at: Mapped[str]
+
+
+class StudyRow(Base):
+    """One search: what was asked, with which versions, and how it ended."""
+
+    __tablename__ = "partitune_studies"
+
+    id: Mapped[int] = mapped_column(init=False, primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    created_at: Mapped[str]
+    finished_at: Mapped[str | None]
+    state: Mapped[str]
+    spec: Mapped[str]  # JSON: the resolved search space, enough to explain a result a year later
+    spec_digest: Mapped[str]
+    partitune_version: Mapped[str]
+    engine: Mapped[str]
+    engine_version: Mapped[str]
+    runner: Mapped[str]
+    random_seed: Mapped[int] = mapped_column(BigInteger)
+
+
+class StageRow(Base):
+    """One stage of one measured trial: the fields of `partitune.result.StageReport`."""
+
+    __tablename__ = "partitune_stages"
+
+    trial_id: Mapped[int] = mapped_column(ForeignKey("partitune_trials.id"), primary_key=True, init=False)
+    stage: Mapped[int] = mapped_column(primary_key=True)
+    layers: Mapped[int]
+    kinds: Mapped[str]  # JSON: layer kind -> count
+    compute_s: Mapped[float]
+    transfer_s: Mapped[float]
+    wait_s: Mapped[float]
+    busy_fraction: Mapped[float]
+    weights_bytes: Mapped[int] = mapped_column(BigInteger)
+    free_bytes: Mapped[int] = mapped_column(BigInteger)
+    kv_blocks: Mapped[int] = mapped_column(BigInteger)
+    stranded_bytes: Mapped[int] = mapped_column(BigInteger)
+
+
+class TrialRow(Base):
+    """One finished trial. Never updated, never deleted."""
+
+    __tablename__ = "partitune_trials"
+    __table_args__ = (
+        UniqueConstraint("study_id", "number"),
+        Index("partitune_trials_by_digest", "study_id", "digest"),
+        Index("partitune_trials_by_outcome", "study_id", "outcome"),
+    )
+
+    id: Mapped[int] = mapped_column(init=False, primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"))
+    number: Mapped[int]
+    partition: Mapped[str]  # layers per stage: 11,11,12
+    knobs: Mapped[str]  # JSON
+    digest: Mapped[str]  # of partition and knobs: `Candidate.digest`
+    plan_digest: Mapped[str]  # of the partition alone
+    origin: Mapped[str]
+    outcome: Mapped[str]
+    reason: Mapped[str]
+    simulated: Mapped[bool | None]  # None where nothing was measured, as the two below
+    metrics: Mapped[str | None]  # JSON
+    measurement: Mapped[str | None]  # JSON: what a Measurement holds beside metrics, stages and simulated
+    constraints: Mapped[str]  # JSON
+    started_at: Mapped[str]
+    finished_at: Mapped[str]
+    duration_s: Mapped[float]
+    stages: Mapped[list[StageRow]] = relationship(order_by=StageRow.stage, lazy="raise", default_factory=list)
