@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 #: Values a knob can take. Optuna, SQLite and JSON all know these four.
 Knob = bool | int | float | str
@@ -50,6 +50,21 @@ class Candidate:
     def from_json(cls, data: Mapping[str, Any]) -> Candidate:
         """Inverse of `to_json`."""
         return cls(tuple(int(x) for x in data["partition"]), dict(data["knobs"]))
+
+
+Direction = Literal["maximize", "minimize"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A metric of a result and which way is better."""
+
+    metric: str
+    direction: Direction
+
+    def cost(self, value: float) -> float:
+        """`value` turned so that less is better."""
+        return -value if self.direction == "maximize" else value
 
 
 @dataclass(frozen=True, slots=True)

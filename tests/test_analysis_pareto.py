@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitune.analysis.hypervolume import hypervolume, reference_point, volume
-from partitune.analysis.pareto import Objective, best_by, front, knee
+from partitune.analysis.pareto import best_by, front, knee
+from partitune.result import Objective
 from partitune.result import Candidate, Measurement, Outcome, Result
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")

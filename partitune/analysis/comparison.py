@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partitune.analysis.pareto import Objective, costs_of, front, knee
-from partitune.result import Result
+from partitune.analysis.pareto import costs_of, front, knee
+from partitune.result import Objective, Result
 
 #: Relative difference below which two deployments count as equal.
 INDIFFERENCE_ZONE = 0.01

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitune.analysis.pareto import Costs, Objective, costs_of
-from partitune.result import Result
+from partitune.analysis.pareto import Costs, costs_of
+from partitune.result import Objective, Result
 
 #: How far beyond the worst value the reference lies, as a share of the range.
 MARGIN = 0.1

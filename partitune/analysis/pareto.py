@@ -12,28 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from partitune.result import Outcome, Result
+from partitune.result import Objective, Outcome, Result
 
 #: A range on the front below this share of the objective's best value is scaled as if it were this wide.
 FLAT = 0.01
-
-Direction = Literal["maximize", "minimize"]
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """A metric and which way is better."""
-
-    metric: str
-    direction: Direction
-
-    def cost(self, value: float) -> float:
-        """`value` turned so that less is better."""
-        return -value if self.direction == "maximize" else value
-
 
 Costs = tuple[float, ...]
 

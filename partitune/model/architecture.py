@@ -54,7 +54,7 @@ class AttentionBlock:
     state_bytes: int = 0  # fixed bytes per sequence: recurrent and convolution state, or DeepSeek-V4's window cache
     topk: int | None = None  # context tokens a query reads at most, for SPARSE; the KV itself still grows
     indexer_flops_per_pair: float = 0.0  # choosing those tokens: per (new token, context token), over all of them
-    replicated_bytes: float = 0.0  # part of weight_bytes every TP rank holds whole (MLA: the q_a and kv_a projections)
+    replicated_bytes: float = 0.0  # part of weight_bytes every TP rank holds whole (MLA: q_a, kv_a and the indexer)
 
     def kv_bytes_per_token_rank(self, tp: int) -> float:
         """KV bytes per token on one TP rank (a head is replicated when tp exceeds the heads)."""
@@ -147,13 +147,14 @@ class Architecture:
     layers: tuple[Layer, ...]
     edges: Edges
     max_position: int
-    source: str  # file the config came from
+    source: str  # file the config came from; inside the package for a catalog model
     dtype_bytes: int = 2  # of activations
     illegal_cuts: frozenset[int] = frozenset()  # boundary b (a stage ends after layer b-1) that must not be used
     residual_block: int | None = None  # K3: a hand-off carries hidden + ceil(boundary / residual_block) vectors
     handoff_base: int = 2  # vectors of hidden_size handed over otherwise: hidden_states and residual
     notes: tuple[str, ...] = ()  # what the reader could not know and assumed
     published_params: float | None = None  # from the model card, when the catalog knows it
+    repository: str | None = None  # hub id of a catalog model (`moonshotai/Kimi-K3`), what an engine is told to serve
 
     @property
     def params(self) -> int:

@@ -88,8 +88,9 @@ def grouped_query(
     kv_bytes = KV_ELEMENT_BYTES * (key + value) if owns_kv else 0
     if indexer is not None:
         tally.matrix("index_q_proj", indexer.heads * indexer.width, shape.hidden)
-        tally.matrix("index_k_proj", indexer.width, shape.hidden)
-        tally.vector(2 * indexer.width)
+        # One key head for all ranks (vLLM 0.32 `layers/linear.py`, MinimaxM3QKVParallelLinearWithIndexer).
+        tally.matrix("index_k_proj", indexer.width, shape.hidden, whole=True)
+        tally.vector(2 * indexer.width, whole=True)
         kv_bytes += KV_ELEMENT_BYTES * indexer.width
     plain = Attention.FULL if window is None else Attention.SLIDING
     return AttentionBlock(
@@ -105,6 +106,7 @@ def grouped_query(
         window=window,
         topk=indexer.topk if indexer else None,
         indexer_flops_per_pair=2.0 * indexer.heads * indexer.width if indexer else 0.0,
+        replicated_bytes=tally.replicated_bytes,
     )
 
 
@@ -144,20 +146,21 @@ def latent(
 ) -> AttentionBlock:
     """Multi-head latent attention, dense or over tokens chosen by an indexer.
 
-    The latent is one KV head: every TP rank holds it whole. `flops_per_pair` is that of expanded keys and values, which
-    the engines use in prefill; sparse attention works on the latent itself (vLLM 0.32 `deepseek_v2.py`).
+    The latent is one KV head: every TP rank holds it whole, and with it the projections into the two latents and the
+    whole indexer. `flops_per_pair` is that of expanded keys and values, which the engines use in prefill; sparse
+    attention works on the latent itself (all of it: vLLM 0.32 `deepseek_v2.py`, ReplicatedLinear and disable_tp).
     """
     tally = Tally(quantisation, module)
     width = shape.nope + shape.rope
     if shape.q_rank is None:
         tally.matrix("q_proj", shape.heads * width, shape.hidden)
     else:
-        tally.matrix("q_a_proj", shape.q_rank, shape.hidden, bias=qkv_bias)
+        tally.matrix("q_a_proj", shape.q_rank, shape.hidden, bias=qkv_bias, whole=True)
         tally.matrix("q_b_proj", shape.heads * width, shape.q_rank)
-        tally.vector(shape.q_rank)
+        tally.vector(shape.q_rank, whole=True)
     if owns_kv:
-        tally.matrix("kv_a_proj_with_mqa", shape.kv_rank + shape.rope, shape.hidden, bias=qkv_bias)
-        tally.vector(shape.kv_rank)
+        tally.matrix("kv_a_proj_with_mqa", shape.kv_rank + shape.rope, shape.hidden, bias=qkv_bias, whole=True)
+        tally.vector(shape.kv_rank, whole=True)
     tally.matrix("kv_b_proj", shape.heads * (shape.nope + shape.value), shape.kv_rank)
     tally.matrix("o_proj", shape.hidden, shape.heads * shape.value, bias=qkv_bias)
     if output_gate:
@@ -170,10 +173,10 @@ def latent(
         if indexer.owned:
             kv_bytes += index_key_bytes(indexer.width)
             index_flops = 2.0 * indexer.heads * indexer.width
-            tally.matrix("indexer.wq_b", indexer.heads * indexer.width, indexer.inputs)
-            tally.matrix("indexer.wk", indexer.width, shape.hidden, plain=True)
-            tally.matrix("indexer.weights_proj", indexer.heads, shape.hidden, plain=True)
-            tally.vector(2 * indexer.width)
+            tally.matrix("indexer.wq_b", indexer.heads * indexer.width, indexer.inputs, whole=True)
+            tally.matrix("indexer.wk", indexer.width, shape.hidden, plain=True, whole=True)
+            tally.matrix("indexer.weights_proj", indexer.heads, shape.hidden, plain=True, whole=True)
+            tally.vector(2 * indexer.width, whole=True)
     return AttentionBlock(
         kind=Attention.SPARSE if indexer else Attention.MLA,
         params=tally.params,
@@ -186,6 +189,7 @@ def latent(
         heads=shape.heads,
         topk=indexer.topk if indexer else None,
         indexer_flops_per_pair=index_flops,
+        replicated_bytes=tally.replicated_bytes,
     )
 
 

@@ -2,6 +2,8 @@
 
 Decision: routed experts are counted one expert at a time and kept apart from what every token passes (router, shared
 experts, latent projections), because tensor and expert parallelism split them differently and only a few are visited.
+Router, gate and latent projections are whole on every TP rank (vLLM 0.32 GateLinear and ReplicatedLinear in
+`qwen2_moe.py`, `nemotron_h.py`, `models/kimi_k3/nvidia/model.py`); shared experts are split.
 """
 
 from __future__ import annotations
@@ -57,18 +59,18 @@ def mixture(
 ) -> FfnBlock:
     """A mixture of experts; `stored` overrides the format of routed experts."""
     common = Tally(quantisation, module)
-    common.matrix("gate", shape.experts, shape.hidden, bias=shape.bias, plain=True)
+    common.matrix("gate", shape.experts, shape.hidden, bias=shape.bias, plain=True, whole=True)
     if shape.routing_bias:
-        common.vector(shape.experts, bytes_each=4)
+        common.vector(shape.experts, bytes_each=4, whole=True)
     if shape.shared:
         _mlp(common, "shared_experts.", shape.hidden, shape.shared, gated=shape.gated)
     if shape.shared_gate:
-        common.matrix("shared_expert_gate", 1, shape.hidden, plain=True)
+        common.matrix("shared_expert_gate", 1, shape.hidden, plain=True, whole=True)
     if shape.latent is not None:
         # 16-bit in every published checkpoint: SGLang 0.5.23 `models/kimi_k3.py`, vLLM 0.32 `models/nemotron_h.py`.
-        common.matrix("latent_down_proj", shape.latent, shape.hidden, plain=True)
-        common.matrix("latent_up_proj", shape.hidden, shape.latent, plain=True)
-        common.vector(shape.latent if shape.latent_norm else 0)
+        common.matrix("latent_down_proj", shape.latent, shape.hidden, plain=True, whole=True)
+        common.matrix("latent_up_proj", shape.hidden, shape.latent, plain=True, whole=True)
+        common.vector(shape.latent if shape.latent_norm else 0, whole=True)
     width = shape.latent or shape.hidden
     expert = Tally(quantisation, f"{module}.experts.0")
     names = (("gate_proj", shape.inner, width),) if shape.gated else ()
@@ -85,6 +87,8 @@ def mixture(
         expert_params=expert.params,
         expert_bytes=expert.weight_bytes,
         expert_dtype=expert.dtype,
+        replicated_bytes=common.replicated_bytes,
+        expert_width=shape.latent or 0,
     )
 
 

@@ -25,19 +25,28 @@ class CatalogModel:
 
     Attributes:
         name: catalog name, lower case.
+        repository: hub id, `moonshotai/Kimi-K3`.
         file: file in `configs/`.
         params: published parameters.
         counts: what they include.
         where: where the number was read.
-        aliases: further names, matched without regard to case; the repository id is always one.
+        aliases: further names, matched without regard to case; the repository id is always one. One with a slash is
+            a repository of the same architecture.
     """
 
     name: str
+    repository: str
     file: str
     params: float
     counts: Counts
     where: str
     aliases: tuple[str, ...] = ()
+
+    def repository_called(self, name: str) -> str:
+        """The repository of this architecture that `name` means: GLM-4.7 for `glm-4.7`, an alias of `glm-4.6`."""
+        wanted = name.strip().lower()
+        named = (a for a in self.aliases if "/" in a and wanted in (a.lower(), a.lower().rsplit("/", 1)[-1]))
+        return next(named, self.repository)
 
 
 def _model(
@@ -46,6 +55,7 @@ def _model(
     short = repository.split("/", 1)[1]
     return CatalogModel(
         name or short.lower(),
+        repository,
         f"{repository.replace('/', '--')}.json",
         params,
         counts,

@@ -176,7 +176,7 @@ def load_architecture(name_or_path: str | Path) -> Architecture:
     model = find_model(str(name_or_path))
     if model is None:
         raise SpecError(_unknown(str(name_or_path)))
-    return _from_catalog(model)
+    return _from_catalog(model, model.repository_called(str(name_or_path)))
 
 
 def _existing_config(name_or_path: str | Path) -> Path | None:
@@ -211,12 +211,11 @@ def _path_name(path: Path) -> str:
     return path.resolve().parent.name if path.name == "config.json" else path.name.removesuffix(".json")
 
 
-def _from_catalog(model: CatalogModel) -> Architecture:
+def _from_catalog(model: CatalogModel, repository: str) -> Architecture:
     source = f"partitune/model/configs/{model.file}"
     text = files("partitune.model").joinpath("configs", model.file).read_text(encoding="utf-8")
-    return replace(
-        read_architecture(_decode(text, source), name=model.name, source=source), published_params=model.params
-    )
+    found = read_architecture(_decode(text, source), name=model.name, source=source)
+    return replace(found, published_params=model.params, repository=repository)
 
 
 def _parse(path: Path) -> dict[str, object]:

@@ -39,13 +39,14 @@ def _block(kind: Attention, tally: Tally, heads: int, state_bytes: int) -> Atten
         shards=heads,
         heads=heads,
         state_bytes=state_bytes,
+        replicated_bytes=tally.replicated_bytes,
     )
 
 
 def kda(
     quantisation: Quantisation, module: str, *, hidden: int, heads: int, width: int, kernel: int, full_rank_gate: bool
 ) -> AttentionBlock:
-    """Kimi delta attention; the state is float32.
+    """Kimi delta attention; the state is float32. The narrow halves of its low-rank gates are whole on every TP rank.
 
     vLLM 0.32 `models/kimi_k3/nvidia/kda.py` (full-rank gate) and `layers/mamba/gdn/kimi_gdn_linear_attn.py`.
     """
@@ -56,15 +57,15 @@ def kda(
     if full_rank_gate:
         tally.matrix("g_proj", size, hidden)
     else:
-        tally.matrix("g_a_proj", width, hidden)
+        tally.matrix("g_a_proj", width, hidden, whole=True)
         tally.matrix("g_b_proj", size, width)
-    tally.matrix("f_a_proj", width, hidden)
+    tally.matrix("f_a_proj", width, hidden, whole=True)
     tally.matrix("f_b_proj", size, width)
     tally.matrix("b_proj", heads, hidden)
     tally.matrix("o_proj", hidden, size)
     tally.vector(3 * size * kernel, bytes_each=4)  # convolution, kept in float32
     tally.vector(size + heads, bytes_each=4)  # dt_bias, A_log
-    tally.vector(width)  # output norm
+    tally.vector(width, whole=True)  # output norm
     return _block(Attention.KDA, tally, heads, heads * width * width * 4 + 3 * size * (kernel - 1) * _CONV_BYTES)
 
 

@@ -18,10 +18,19 @@ class Tally:
     Attributes:
         params: parameters, biases and vectors included.
         weight_bytes: stored bytes, scales included.
+        replicated_bytes: the part of them that every TP rank holds whole.
         flops_per_token: 2 x parameters of the matrices.
     """
 
-    __slots__ = ("_by_format", "_module", "_quantisation", "flops_per_token", "params", "weight_bytes")
+    __slots__ = (
+        "_by_format",
+        "_module",
+        "_quantisation",
+        "flops_per_token",
+        "params",
+        "replicated_bytes",
+        "weight_bytes",
+    )
 
     def __init__(self, quantisation: Quantisation, module: str) -> None:
         self._quantisation = quantisation
@@ -29,6 +38,7 @@ class Tally:
         self._by_format: Counter[str] = Counter()
         self.params = 0
         self.weight_bytes = 0.0
+        self.replicated_bytes = 0.0
         self.flops_per_token = 0.0
 
     def matrix(
@@ -39,21 +49,27 @@ class Tally:
         *,
         bias: bool = False,
         plain: bool = False,
+        whole: bool = False,
         stored: WeightFormat | None = None,
     ) -> None:
-        """Add an outputs x inputs matrix; `plain` keeps it 16-bit whatever the config says."""
+        """Add an outputs x inputs matrix; `plain`: 16-bit whatever the config says, `whole`: not split under TP."""
         found = stored or (BF16 if plain else self._quantisation.format_of(f"{self._module}.{name}"))
         self.params += outputs * inputs
-        self.weight_bytes += found.matrix_bytes(outputs, inputs)
+        self._store(found.matrix_bytes(outputs, inputs), whole=whole)
         self.flops_per_token += 2.0 * outputs * inputs
         self._by_format[found.name] += outputs * inputs
         if bias:
-            self.vector(outputs)
+            self.vector(outputs, whole=whole)
 
-    def vector(self, size: int, *, bytes_each: int = 2) -> None:
+    def vector(self, size: int, *, bytes_each: int = 2, whole: bool = False) -> None:
         """Add parameters that no token is multiplied with: norms, biases, convolutions, tables."""
         self.params += size
-        self.weight_bytes += size * bytes_each
+        self._store(size * bytes_each, whole=whole)
+
+    def _store(self, stored_bytes: float, *, whole: bool) -> None:
+        self.weight_bytes += stored_bytes
+        if whole:
+            self.replicated_bytes += stored_bytes
 
     @property
     def dtype(self) -> str:

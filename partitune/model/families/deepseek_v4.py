@@ -64,21 +64,21 @@ def _shape(fields: Fields) -> _Shape:
 def _compressor(tally: Tally, name: str, shape: _Shape, width: int, ratio: int) -> int:
     """Add a compressor's weights; returns the bytes of its partial sums per sequence."""
     overlap = 2 if ratio == _INDEXED_RATIO else 1
-    tally.matrix(f"{name}compressor.wkv_wgate", 2 * overlap * width, shape.hidden, plain=True)
-    tally.vector(ratio * overlap * width, bytes_each=4)
-    tally.vector(width)
+    tally.matrix(f"{name}compressor.wkv_wgate", 2 * overlap * width, shape.hidden, plain=True, whole=True)
+    tally.vector(ratio * overlap * width, bytes_each=4, whole=True)
+    tally.vector(width, whole=True)
     return overlap * ratio * 2 * overlap * width * 4
 
 
 def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: int) -> AttentionBlock:
     tally = Tally(quantisation, module)
     query = shape.heads * shape.width
-    tally.matrix("wq_a", shape.q_rank, shape.hidden)
+    tally.matrix("wq_a", shape.q_rank, shape.hidden, whole=True)
     tally.matrix("wq_b", query, shape.q_rank)
-    tally.matrix("wkv", shape.width, shape.hidden)
+    tally.matrix("wkv", shape.width, shape.hidden, whole=True)
     tally.matrix("wo_a", shape.o_groups * shape.o_rank, query // shape.o_groups)
     tally.matrix("wo_b", shape.hidden, shape.o_groups * shape.o_rank)
-    tally.vector(shape.q_rank + shape.width)
+    tally.vector(shape.q_rank + shape.width, whole=True)
     tally.vector(shape.heads, bytes_each=4)
     entry = (shape.width - shape.rope) + _ROPE_BYTES * shape.rope + _SCALES
     state = shape.window * entry
@@ -87,8 +87,8 @@ def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: in
         state += _compressor(tally, "", shape, shape.width, ratio)
         kv_bytes = entry / ratio
     if ratio == _INDEXED_RATIO:
-        tally.matrix("indexer.wq_b", shape.index_heads * shape.index_width, shape.q_rank)
-        tally.matrix("indexer.weights_proj", shape.index_heads, shape.hidden, plain=True)
+        tally.matrix("indexer.wq_b", shape.index_heads * shape.index_width, shape.q_rank, whole=True)
+        tally.matrix("indexer.weights_proj", shape.index_heads, shape.hidden, plain=True, whole=True)
         state += _compressor(tally, "indexer.", shape, shape.index_width, ratio)
         kv_bytes += index_key_bytes(shape.index_width) / ratio
         index_flops = 2.0 * shape.index_heads * shape.index_width / ratio
@@ -107,13 +107,14 @@ def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: in
         state_bytes=state if ratio > 1 else 0,
         topk=shape.index_topk * ratio if ratio == _INDEXED_RATIO else None,
         indexer_flops_per_pair=index_flops,
+        replicated_bytes=tally.replicated_bytes,
     )
 
 
 def _hyper_connection(tally: Tally, shape: _Shape) -> None:
     """Mixing weights of the residual streams before attention and before the experts, float32."""
     mixes = (2 + shape.streams) * shape.streams
-    tally.vector(2 * (mixes * shape.streams * shape.hidden + mixes + 3), bytes_each=4)
+    tally.vector(2 * (mixes * shape.streams * shape.hidden + mixes + 3), bytes_each=4, whole=True)
 
 
 def read(fields: Fields, quantisation: Quantisation) -> Stack:

@@ -1,0 +1,1 @@
+"""Scripts that measure or fit; not part of the package."""

@@ -1,0 +1,302 @@
+"""The command line: parse, call one function, print, turn errors into one message and an exit code.
+
+Decision: argparse, and every heavy import inside its handler, so that `--help` is instant. Data goes to stdout,
+everything else to stderr. Exit codes: 0 done, 1 the answer is no (a candidate cannot run, nothing can be deployed),
+2 the input is wrong, 130 interrupted.
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from partitune import __version__
+from partitune.errors import PartituneError, SpecError
+
+if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
+    from partitune.report.summary import Summary
+    from partitune.search import Progress
+    from partitune.spec.search_space import SearchSpace
+    from partitune.store import Store
+
+DEFAULT_DATABASE = "results.db"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended by a supervisor as cleanly as by Ctrl-C
+    try:
+        code: int = arguments.handler(arguments)
+        sys.stdout.flush()
+    except PartituneError as error:
+        print(f"partitune: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("partitune: interrupted; every finished trial is stored, the same command goes on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe left (`| head`): nothing to say, and nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _search(arguments: argparse.Namespace) -> int:
+    from partitune.report.progress import Watcher
+    from partitune.report.terminal import print_summary, stdout
+    from partitune.spec.overrides import with_settings
+    from partitune.spec.runner import load_runner
+    from partitune.study import Plan, objectives_of, run
+
+    spec = _spec(arguments)
+    spec = with_settings(spec, {f"engine.flags.{name}": value for name, value in arguments.knobs.items()})
+    runner, study = load_runner(arguments.runner), arguments.study or spec.name
+    plan = Plan(spec, runner, arguments.db, study, arguments.pool, arguments.ray_address)
+    found: list[bool] = []
+
+    def finished(store: Store, progress: Progress) -> None:
+        summary = _summary(store, study)
+        found.append(summary.best is not None)
+        if arguments.json:
+            print(json.dumps({**summary.to_json(), "stopped": progress.stopped}), flush=True)
+        else:
+            print_summary(stdout(), summary, progress.stopped)
+
+    with Watcher(objectives_of(spec), spec.budget.trials, quiet=arguments.quiet) as watcher:
+        run(plan, watcher, finished)
+    return 0 if all(found) else 1
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from partitune.partition.vector import parse_partition
+    from partitune.problem import pose
+    from partitune.report.explain import candidate_of, explain
+    from partitune.report.terminal import print_explained, stdout
+
+    problem = pose(_spec(arguments))
+    default = candidate_of(problem, None, {})
+    partition = arguments.partition and parse_partition(
+        arguments.partition, stages=problem.stages, layers=problem.layers
+    )
+    wanted = candidate_of(problem, partition, arguments.knobs)
+    one = explain(problem, wanted)
+    other = explain(problem, default) if wanted != default else None
+    if arguments.json:
+        print(json.dumps({**one.to_json(), "default": other and other.to_json()}))
+    else:
+        print_explained(stdout(), one, other)
+    return 0 if one.result.measurement is not None else 1
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from partitune.export.deploy import export
+    from partitune.problem import pose
+    from partitune.report.summary import remarks, trial_to_export
+    from partitune.spec.search_space import SearchSpace
+
+    with _reading(arguments) as store:
+        study = _study_name(store, arguments.study)
+        summary = _summary(store, study)
+        spec = SearchSpace.from_mapping(store.study(study).spec, source=f"{store.label}: study {study}")
+    trial = trial_to_export(summary, arguments.trial)
+    done = export(pose(spec), trial.result.candidate, Path(arguments.output), remarks(summary, trial))
+    for remark in remarks(summary, trial):
+        print(remark)
+    print(f"wrote {done.env_file} and {done.config}; both were read back. Start with:")
+    print("\n".join(f"  {command}" for command in done.commands))
+    return 0
+
+
+def _pareto(arguments: argparse.Namespace) -> int:
+    from partitune.report.terminal import print_pareto, stdout
+
+    with _reading(arguments) as store:
+        summary = _summary(store, _study_name(store, arguments.study))
+    if arguments.json:
+        print(json.dumps(summary.pareto_json()))
+    elif arguments.csv:
+        sys.stdout.write(summary.to_csv())
+    else:
+        print_pareto(stdout(), summary)
+    return 0
+
+
+def _studies(arguments: argparse.Namespace) -> int:
+    from partitune.report.terminal import stdout, studies_table
+
+    with _reading(arguments) as store:
+        studies = [(study, store.counts(study.name)) for study in store.studies()]
+    if arguments.json:
+        print(json.dumps([{"study": s.name, "state": s.state, "trials": c, "engine": s.engine} for s, c in studies]))
+    else:
+        stdout().print(studies_table(studies))
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from partitune.report.summary import trial_detail
+    from partitune.report.terminal import print_summary, print_trial, stdout
+
+    with _reading(arguments) as store:
+        summary = _summary(store, _study_name(store, arguments.study))
+    if arguments.trial is None:
+        print(json.dumps(summary.to_json())) if arguments.json else print_summary(stdout(), summary, every=True)
+        return 0
+    trial = summary.trial(arguments.trial)
+    print(json.dumps(trial_detail(trial))) if arguments.json else print_trial(stdout(), trial)
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from partitune.catalog import Kind, list_catalog
+    from partitune.model.published import catalog_names
+    from partitune.report.terminal import catalog_table, stdout
+
+    entries = [entry for kind in Kind for entry in list_catalog(kind)]
+    if arguments.json:
+        files = [{"name": e.name, "kind": e.kind.value, "origin": e.origin, "file": e.label} for e in entries]
+        print(json.dumps({"files": files, "models": list(catalog_names())}))
+    else:
+        stdout().print(catalog_table(entries))
+        print(f"models: {', '.join(catalog_names())}")
+    return 0
+
+
+def _spec(arguments: argparse.Namespace) -> SearchSpace:
+    """The search space that the arguments mean; also puts the knobs of `--set` into `arguments.knobs`."""
+    from partitune.spec.overrides import from_flags, parse_settings, with_settings
+    from partitune.spec.search_space import load_search_space
+
+    arguments.knobs, keys = parse_settings(arguments.set)
+    given = {name: getattr(arguments, name) for name in _NO_YAML if getattr(arguments, name) is not None}
+    if arguments.space is not None and given:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise SpecError(f"{names}: found beside the search space {arguments.space}; allowed: one of the two forms")
+    spec = from_flags(given) if arguments.space is None else load_search_space(arguments.space)
+    for key, value in (("budget.trials", arguments.trials), ("random_seed", arguments.seed)):
+        if value is not None:
+            keys[key] = value
+    return with_settings(spec, keys)
+
+
+def _summary(store: Store, study: str) -> Summary:
+    from partitune.report.summary import summarise
+    from partitune.spec.search_space import SearchSpace
+    from partitune.study import objectives_of
+
+    spec = SearchSpace.from_mapping(store.study(study).spec, source=f"{store.label}: study {study}")
+    return summarise(store, study, objectives_of(spec))
+
+
+def _reading(arguments: argparse.Namespace) -> Store:
+    from partitune.store import Store
+
+    return Store.open(arguments.db, read_only=True)
+
+
+def _study_name(store: Store, given: str | None) -> str:
+    """The study a command means: the one named, else the one created last."""
+    if given is not None:
+        return store.study(given).name
+    studies = store.studies()
+    if not studies:
+        raise SpecError(f"{store.label}: holds no study yet; run partitune search first")
+    return studies[-1].name
+
+
+#: Arguments of the form without YAML: name -> (type, metavar, help).
+_NO_YAML: dict[str, tuple[Any, str, str]] = {
+    "model": (str, "MODEL", "a catalog name, or the path of a config.json"),
+    "gpu": (str, "GPU", "GPU type, such as H200"),
+    "nodes": (int, "N", "machines"),
+    "gpus_per_node": (int, "N", "GPUs in each machine"),
+    "tp": (int, "N", "tensor-parallel size: GPUs per stage"),
+    "pp": (int, "N", "pipeline stages"),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="partitune",
+        description="Finds the pipeline partition and scheduler flags of an LLM server, and shows why.",
+        epilog="Start with: partitune search tiny",
+    )
+    parser.add_argument("--version", action="version", version=f"partitune {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    command = _command(commands, "search", _search, "try candidates and record them; resumes a study of the same name")
+    _space_arguments(command)
+    command.add_argument("--study", help="name of the study (default: that of the search space)")
+    command.add_argument("--runner", default="simulator", help="how candidates are measured (default: simulator)")
+    command.add_argument(
+        "--pool", choices=("ray", "local"), default="ray", help="where they run: Ray workers, or this process"
+    )
+    command.add_argument("--ray-address", metavar="HOST:PORT", help="a running Ray cluster (default: one of its own)")
+    command.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    _output_arguments(command, "end with one JSON object on stdout")
+
+    command = _command(commands, "explain", _explain, "one candidate stage by stage, beside the engine's default")
+    _space_arguments(command)
+    command.add_argument("--partition", metavar="V", help="layers per stage, such as 11,11,12 (default: the engine's)")
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+    command = _command(commands, "pareto", _pareto, "the Pareto front of a study")
+    _study_arguments(command)
+    command.add_argument("--csv", action="store_true", help="all trials as CSV")
+
+    command = _command(commands, "studies", _studies, "the studies of a database")
+    _output_arguments(command, "JSON on stdout")
+
+    command = _command(commands, "show", _show, "a study, or one trial of it")
+    _study_arguments(command)
+    command.add_argument("--trial", type=int, metavar="N", help="only this trial, with its stages")
+
+    command = _command(commands, "export", _export, "write a trial as an env-file and an engine config")
+    command.add_argument("study", nargs="?", help="study (default: the one created last)")
+    command.add_argument(
+        "--trial", type=int, metavar="N", help="this trial (default: the best, or the engine's default)"
+    )
+    command.add_argument("-o", "--output", required=True, metavar="FILE", help="the env-file, such as deploy.env")
+    command.add_argument("--db", default=DEFAULT_DATABASE, help=f"results database (default: {DEFAULT_DATABASE})")
+
+    command = _command(commands, "list", _list, "search spaces, runners and models that a name can mean")
+    command.add_argument("--json", action="store_true", help="JSON on stdout")
+    return parser
+
+
+def _command(commands: Any, name: str, handler: Any, text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + "."
+    )
+    command.set_defaults(handler=handler)
+    return command
+
+
+def _space_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("space", nargs="?", metavar="SPACE", help="a search space by name or path")
+    command.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="an engine flag (explain), or a key of the search space such as engine.version; repeatable",
+    )  # fmt: skip
+    command.add_argument("--trials", type=int, metavar="N", help="budget of trials, over the space's own")
+    command.add_argument("--seed", type=int, metavar="N", help="random seed, over the space's own")
+    group = command.add_argument_group("without a search space file")
+    for name, (kind, metavar, text) in _NO_YAML.items():
+        group.add_argument("--" + name.replace("_", "-"), type=kind, metavar=metavar, help=text)
+
+
+def _study_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("study", nargs="?", help="study (default: the one created last)")
+    _output_arguments(command, "JSON on stdout")
+
+
+def _output_arguments(command: argparse.ArgumentParser, text: str) -> None:
+    command.add_argument("--db", default=DEFAULT_DATABASE, help=f"results database (default: {DEFAULT_DATABASE})")
+    command.add_argument("--json", action="store_true", help=text)

@@ -1,0 +1,1 @@
+"""GPUs, links and where each stage stands."""

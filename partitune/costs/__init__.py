@@ -1,0 +1,1 @@
+"""Stage times and stage memory of a batch."""

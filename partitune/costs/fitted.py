@@ -1,0 +1,89 @@
+"""The fitted constants, and which measured GPU stands in for one that was not measured.
+
+Decision: constants are fractions of a GPU's data-sheet peaks, so a fit on H200 says something about H20 and one on B200
+about B300; collectives and state scans do not follow a peak and are kept absolute. Every answer carries the system it
+was measured on, so that the cost model can say what is extrapolated. `fitted_constants.json` is written by
+benchmarks/fit_costs.py from tables of aiconfigurator-core 0.12.0 (Apache-2.0, Copyright NVIDIA) and never by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from partitune.cluster.hardware import Gpu
+from partitune.costs.kernels import Curve
+
+#: GPU -> measured systems, nearest first. The first stands for the GPU itself where it has the same name.
+_NEAREST: dict[str, tuple[str, ...]] = {
+    "H100": ("h100_sxm", "h200_sxm"),
+    "H200": ("h200_sxm", "h100_sxm"),
+    "B200": ("b200_sxm", "b300_sxm", "gb200"),
+    "B300": ("b300_sxm", "b200_sxm", "gb200"),
+    "GB200": ("gb200", "b200_sxm", "b300_sxm"),
+    "A100-80GB": ("a100_sxm",),
+    "L40S": ("l40s",),
+}
+_NEAREST_BY_GENERATION: dict[str, tuple[str, ...]] = {
+    "ampere": ("a100_sxm",),
+    "ampere-pcie": ("l40s", "a100_sxm"),
+    "ada": ("l40s",),
+    "blackwell": ("b200_sxm", "b300_sxm"),
+    "blackwell-rack": ("gb200", "b300_sxm", "b200_sxm"),
+    "blackwell-pcie": ("l40s", "b200_sxm"),
+}
+#: Tried last, for everything.
+_ANY = ("h200_sxm", "h100_sxm", "b200_sxm", "a100_sxm")
+_OWN_SYSTEM = {name: systems[0] for name, systems in _NEAREST.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Constants of one operation on one measured system."""
+
+    fixed_us: float
+    bandwidth: float  # fraction of the memory bandwidth; GB/s when absolute
+    compute: float  # fraction of the peak; units of 1e9 a second when absolute
+    knee: float
+    rows: int
+    median_error: float  # median of |fit / measured - 1| over the rows
+    p90_error: float
+    peak: str = "bf16"  # which peak `compute` is a fraction of; "" when absolute
+
+    def curve(self, gpu: Gpu) -> Curve:
+        """The curve on `gpu`: absolute constants as they are, fractions of its own peaks otherwise."""
+        if not self.peak:
+            return Curve(self.fixed_us * 1e-6, 1e-9 / self.bandwidth, 1e-9 / self.compute, self.knee)
+        peak = {"bf16": gpu.bf16_flops_s, "fp8": gpu.fp8_flops_s, "fp4": gpu.fp4_flops_s}[self.peak]
+        return Curve(
+            self.fixed_us * 1e-6, 1 / (self.bandwidth * gpu.bandwidth_bytes_s), 1 / (self.compute * peak), self.knee
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a curve comes from."""
+
+    operation: str
+    system: str
+    measured: bool  # on this very GPU
+
+
+@cache
+def fits() -> dict[str, dict[str, Fit]]:
+    """All constants: operation -> measured system -> Fit."""
+    text = resources.files("partitune.costs").joinpath("fitted_constants.json").read_text("utf-8")
+    return {
+        operation: {system: Fit(**constants) for system, constants in systems.items()}
+        for operation, systems in json.loads(text)["operations"].items()
+    }
+
+
+def curve(operation: str, gpu: Gpu) -> tuple[Curve, Origin]:
+    """The curve of `operation` on `gpu` from the nearest measured system, and where it comes from."""
+    systems = fits()[operation]
+    chain = _NEAREST.get(gpu.name, ()) + _NEAREST_BY_GENERATION.get(gpu.generation, ()) + _ANY
+    found = next((system for system in chain if system in systems), next(iter(systems)))
+    return systems[found].curve(gpu), Origin(operation, found, _OWN_SYSTEM.get(gpu.name) == found)

@@ -1,0 +1,275 @@
+"""What a stage holds on each of its GPUs, and what is left for KV: term by term, so that a person can argue with it.
+
+Decision: the terms follow vLLM 0.32's own accounting (`v1/worker/gpu_worker.py` determine_available_memory): weights,
+then a profile run of max_num_batched_tokens tokens and, on the last stage, a sampler run of max_num_seqs rows, then the
+CUDA-graph estimate; KV gets ceil(total * utilisation) less all that. Weights and hand-off buffers are exact; the rest
+are estimates, listed below with their grounds. Two verdicts: loading needs the weights and a working copy of one layer
+to fit the card, which no utilisation setting protects; serving needs something left for KV. A reserve (memory others
+hold) lowers the budget only where utilisation would have reached it; vLLM would not start there, so the stage says
+which utilisation it has to be given. A solver asks for every (stage, first, stop), so the same terms come as arrays too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from partitune.cluster.hardware import Gpu, Placement
+from partitune.costs.blocks import rank_bytes
+from partitune.costs.interface import Floats
+from partitune.model.architecture import Architecture, Ffn, Layer
+
+_GIB = 1 << 30
+#: CUDA context, kernels, allocator slack: 0.6 GiB (typical of an idle engine process). Estimate.
+_RUNTIME_BYTES = 0.6 * _GIB
+#: NCCL buffers of one group of ranks: 342 MB (aiconfigurator-core 0.12.0 `systems/*.yaml` nccl_mem).
+_NCCL_BYTES = 358_612_992.0
+#: One layer in one captured graph. Estimate: 0.5 GiB for Llama-8B and 1.8 GiB for Llama-70B over 67 sizes.
+_GRAPH_BYTES_PER_LAYER = 0.3e6
+#: Bytes per logit in the sampler run: 16-bit logits, their fp32 copy and one fp32 temporary.
+_BYTES_PER_LOGIT = 2 + 4 + 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """Engine settings that decide memory."""
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    gpu_memory_utilization: float = 0.92  # vLLM's default since 0.19 (config/cache.py)
+    cuda_graphs: bool = True
+    drafter: bool = False  # the checkpoint's MTP module is loaded: on the last stage
+    vision: bool = True  # the vision tower, where the checkpoint has one, is loaded: on the first stage
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Bytes per GPU of one stage, term by term."""
+
+    stage: int
+    gpu: str
+    total_bytes: int  # what the driver reports
+    reserved_bytes: int  # held by others
+    budget_bytes: int  # the engine may use: ceil(total * utilisation), and never what is reserved
+    layer_weight_bytes: float
+    edge_weight_bytes: float  # embedding, head and norm, drafter, vision tower
+    activation_bytes: float  # peak of the profile run
+    receive_bytes: float  # persistent buffer for the hand-off, and the residual bank of K3
+    logits_bytes: float  # sampler run of max_num_seqs rows; last stage only
+    graph_bytes: float  # CUDA graphs
+    runtime_bytes: float  # context and communicators
+    load_copy_bytes: float  # one layer more while weights are read and repacked (assumed), gone afterwards
+    in_flight_bytes: float  # fresh receive tensors of one step: outside the engine's budget, inside the card
+    #: The largest gpu_memory_utilization that starts here; None when the configured one does. vLLM 0.32 request_memory
+    #: (`v1/worker/utils.py`) refuses to start when less is free than it asks for, its own runtime already counted.
+    utilization_to_set: float | None = None
+
+    @property
+    def weight_bytes(self) -> float:
+        """All weights."""
+        return self.layer_weight_bytes + self.edge_weight_bytes
+
+    @property
+    def non_kv_bytes(self) -> float:
+        """Everything the engine subtracts from its budget."""
+        transient = max(self.activation_bytes, self.logits_bytes)
+        return self.weight_bytes + transient + self.receive_bytes + self.graph_bytes + self.runtime_bytes
+
+    @property
+    def kv_bytes(self) -> float:
+        """What is left for KV; negative where the stage does not fit."""
+        return self.budget_bytes - self.non_kv_bytes
+
+    @property
+    def load_missing_bytes(self) -> float:
+        """How far loading misses the card."""
+        peak = self.weight_bytes + self.load_copy_bytes + self.runtime_bytes
+        return max(0.0, peak - (self.total_bytes - self.reserved_bytes))
+
+    @property
+    def serve_missing_bytes(self) -> float:
+        """How far serving misses: no KV left in the budget, or in-flight tensors beyond what the card has over."""
+        spare = self.total_bytes - self.reserved_bytes - self.budget_bytes
+        return max(0.0, -self.kv_bytes, self.in_flight_bytes - spare - max(0.0, self.kv_bytes))
+
+    @property
+    def fits(self) -> bool:
+        """True where the stage loads and has room for KV."""
+        return not self.load_missing_bytes and not self.serve_missing_bytes and self.kv_bytes > 0
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: fits with how much, or what is missing and when."""
+        name = f"stage {self.stage} ({self.gpu})"
+        if self.load_missing_bytes:
+            return f"{name}: weights miss the card by {self.load_missing_bytes / _GIB:.1f} GiB while loading"
+        if not self.fits:
+            return f"{name}: {self.serve_missing_bytes / _GIB:.1f} GiB short of serving, nothing left for KV"
+        at_most = self.utilization_to_set
+        lower = "" if at_most is None else f"; starts only with gpu_memory_utilization {at_most} or less"
+        return f"{name}: fits, {self.kv_bytes / _GIB:.1f} GiB for KV{lower}"
+
+
+class MemoryModel:
+    """Memory of every stage of one model on one placement under one setting."""
+
+    def __init__(self, architecture: Architecture, placement: Placement, settings: MemorySettings) -> None:
+        self.architecture, self.placement, self.settings = architecture, placement, settings
+        layers, tp = architecture.layers, placement.tp
+        self._layer_bytes = [_layer_bytes(layer, tp) for layer in layers]
+        self._weights = np.concatenate([[0.0], np.cumsum(self._layer_bytes)])
+        self._token_bytes = settings.max_num_batched_tokens * architecture.hidden_size * architecture.dtype_bytes
+        self._widths = [_widest(layer, architecture.hidden_size, tp) for layer in layers]
+
+    def stage(self, stage: int, first: int, stop: int) -> StageMemory:
+        """Memory of `stage` when it holds layers `first` ... `stop` - 1 (0-based)."""
+        gpu, reserved = self.placement.gpus[stage], self.placement.reserved_bytes[stage]
+        handoff = self.architecture.handoff_vectors(first) * self._token_bytes if stage else 0.0
+        return StageMemory(
+            stage=stage,
+            gpu=gpu.name,
+            total_bytes=gpu.memory_bytes,
+            reserved_bytes=reserved,
+            budget_bytes=self._budget(stage),
+            layer_weight_bytes=float(self._weights[stop] - self._weights[first]),
+            edge_weight_bytes=self._edge_weights(stage),
+            activation_bytes=self._activations(max(self._widths[first:stop], default=0.0)),
+            receive_bytes=handoff + self._bank(stop),
+            logits_bytes=self._logits(stage),
+            graph_bytes=self._graphs(stage, stop - first),
+            runtime_bytes=self._runtime(),
+            load_copy_bytes=max(self._layer_bytes[first:stop], default=0.0),
+            in_flight_bytes=handoff,
+            utilization_to_set=self._utilization_to_set(stage),
+        )
+
+    def partition(self, partition: tuple[int, ...]) -> tuple[StageMemory, ...]:
+        """Memory of every stage of a partition (layers per stage, in order)."""
+        starts = [sum(partition[:stage]) for stage in range(len(partition) + 1)]
+        return tuple(self.stage(s, starts[s], starts[s + 1]) for s in range(len(partition)))
+
+    def kv_tensor(self) -> Floats:
+        """`StageMemory.kv_bytes` for every (stage, first, stop), shape [stages, layers + 1, layers + 1].
+
+        -inf where stop <= first, and where the stage does not fit: then no partition may use it.
+        """
+        layers, stages = len(self.architecture.layers), self.placement.stages
+        boundaries = np.arange(layers + 1)
+        held_layers = boundaries - boundaries[:, np.newaxis]  # stop - first
+        weights = self._weights - self._weights[:, np.newaxis]
+        largest = _largest_of_spans(self._layer_bytes)
+        activations = (3.0 + _largest_of_spans(self._widths) / self.architecture.hidden_size) * self._token_bytes
+        banks = np.array([self._bank(stop) for stop in range(layers + 1)])
+        handoffs = np.array([[self.architecture.handoff_vectors(first)] for first in range(layers + 1)])
+        tensor = np.empty((stages, layers + 1, layers + 1))
+        alike: dict[tuple[Gpu, int, bool, bool], int] = {}  # inner stages of one GPU and reserve differ in nothing
+        for stage, gpu in enumerate(self.placement.gpus):
+            reserved = self.placement.reserved_bytes[stage]
+            twin = alike.setdefault((gpu, reserved, stage == 0, stage == stages - 1), stage)
+            if twin != stage:
+                tensor[stage] = tensor[twin]
+                continue
+            transient = np.maximum(activations, self._logits(stage))
+            handoff = handoffs * (self._token_bytes if stage else 0)
+            held = weights + self._edge_weights(stage) + self._runtime()
+            budget, room = self._budget(stage), gpu.memory_bytes - reserved
+            kv = budget - (held + transient + handoff + banks + self._graphs(stage, 1) * held_layers)
+            fits = (kv > 0) & (held + largest <= room) & (handoff <= room - budget + kv) & (held_layers > 0)
+            tensor[stage] = np.where(fits, kv, -np.inf)
+        return tensor
+
+    def _wanted(self, stage: int) -> int:
+        return math.ceil(self.placement.gpus[stage].memory_bytes * self.settings.gpu_memory_utilization)
+
+    def _budget(self, stage: int) -> int:
+        return min(self._wanted(stage), self.placement.gpus[stage].memory_bytes - self.placement.reserved_bytes[stage])
+
+    def _utilization_to_set(self, stage: int) -> float | None:
+        total = self.placement.gpus[stage].memory_bytes
+        free = total - self.placement.reserved_bytes[stage] - self._runtime()
+        # Rounded down to what a person types: one thousandth of an H200 is 0.14 GiB.
+        return None if self._wanted(stage) <= free else max(0.0, math.floor(1000 * free / total) / 1000)
+
+    def _edge_weights(self, stage: int) -> float:
+        edges, tp = self.architecture.edges, self.placement.tp
+        first, last = stage == 0, stage == self.placement.stages - 1
+        total = edges.embedding_bytes / tp if first else 0.0
+        if last:
+            # A tied head is the embedding: one copy where both ends are the same stage, its own copy otherwise.
+            total += 0.0 if edges.tied and first else edges.head_bytes / tp
+            total += self.architecture.hidden_size * self.architecture.dtype_bytes
+            total += edges.drafter_bytes / tp if self.settings.drafter else 0.0
+        if first and self.settings.vision:
+            total += edges.vision_bytes / tp
+        return total
+
+    def _logits(self, stage: int) -> float:
+        if stage != self.placement.stages - 1:
+            return 0.0
+        return float(self.settings.max_num_seqs * self.architecture.edges.vocab_size * _BYTES_PER_LOGIT)
+
+    def _activations(self, widest: float) -> float:
+        """Peak of the profile run: hidden states, residual and one temporary, and the widest block's intermediates."""
+        return (3.0 + widest / self.architecture.hidden_size) * self._token_bytes
+
+    def _bank(self, stop: int) -> float:
+        """K3's residual bank of a stage that ends before layer `stop` (vLLM 0.32 kimi_k3/nvidia/model.py:1331)."""
+        block = self.architecture.residual_block
+        return 0.0 if block is None else -(-stop // block) * self._token_bytes
+
+    def _graphs(self, stage: int, layers: int) -> float:
+        if not self.settings.cuda_graphs:
+            return 0.0
+        return layers * captured_sizes(self.settings, self.placement.gpus[stage].generation) * _GRAPH_BYTES_PER_LAYER
+
+    def _runtime(self) -> float:
+        groups = (self.placement.tp > 1) + (self.placement.stages > 1)
+        return _RUNTIME_BYTES + groups * _NCCL_BYTES
+
+
+def stage_memory(
+    architecture: Architecture, placement: Placement, stage: int, first: int, stop: int, settings: MemorySettings
+) -> StageMemory:
+    """Memory of one stage; for many of them build one `MemoryModel`."""
+    return MemoryModel(architecture, placement, settings).stage(stage, first, stop)
+
+
+def captured_sizes(settings: MemorySettings, generation: str) -> int:
+    """How many batch sizes vLLM captures in CUDA graphs by default (0.32 `config/vllm.py` _set_cudagraph_sizes).
+
+    1, 2, 4, then every 8 below 256 and every 16 up to min(2 * max_num_seqs, 512, max_num_batched_tokens); data-centre
+    Blackwell goes to 1024.
+    """
+    ceiling = 1024 if generation in ("blackwell", "blackwell-rack") else 512
+    largest = min(2 * settings.max_num_seqs, ceiling, settings.max_num_batched_tokens)
+    return sum(size <= largest for size in (1, 2, 4, *range(8, 256, 8), *range(256, ceiling + 1, 16)))
+
+
+def _largest_of_spans(per_layer: list[float]) -> Floats:
+    """The largest value within layers first ... stop - 1 for every (first, stop), 0 where there is none."""
+    layers = len(per_layer)
+    spans = np.zeros((layers + 1, layers + 1))
+    spans[:layers, 1:] = np.maximum.accumulate(np.triu(np.broadcast_to(per_layer, (layers, layers))), axis=1)
+    return spans
+
+
+def _layer_bytes(layer: Layer, tp: int) -> float:
+    """Weights of a layer on one TP rank; norms are whole on each."""
+    blocks = rank_bytes(layer.attention, tp) + rank_bytes(layer.ffn, tp)
+    return blocks + layer.ffn.routed_bytes / tp + 2.0 * layer.other_params
+
+
+def _widest(layer: Layer, hidden_size: int, tp: int) -> float:
+    """Widest intermediates of a layer on one rank, in elements per token.
+
+    A block of p parameters over hidden_size is p / hidden_size elements wide altogether. Routed experts keep gate and
+    up of every visited expert, and its output (vLLM `fused_moe` workspaces).
+    """
+    attention = layer.attention.params / hidden_size / tp
+    if layer.ffn.kind is not Ffn.MOE:
+        return max(attention, layer.ffn.params / hidden_size / tp)
+    width = layer.ffn.expert_width or hidden_size
+    inner = layer.ffn.expert_params / (3 * width)
+    return max(attention, layer.ffn.experts_per_token * (2 * inner / tp + width))

@@ -1,0 +1,261 @@
+"""The default cost model: a roofline whose constants are fitted to measured kernels.
+
+Decision: layers of one kind cost the same on one GPU, so a batch costs a handful of block times (blocks.py), which are
+spread over the layers. What a layer has besides its blocks is here: norms and residuals, the all-reduce after each
+block under tensor parallelism, and on the ends of the pipeline embedding, head and sampler. The floor set by the host's
+kernel launches is a property of a stage, not of a layer (a slow layer hides a fast one's launches): see stages.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from partitune.cluster.hardware import Gpu, Placement
+from partitune.costs.blocks import ELEMENTWISE_BANDWIDTH, AttentionTime, FfnTime, default_expert_kernel
+from partitune.costs.collectives import TensorParallelGroup
+from partitune.costs.fitted import Origin, curve
+from partitune.costs.interface import Batch, Floats
+from partitune.costs.stages import BoundStages
+from partitune.errors import SpecError
+from partitune.model.architecture import Architecture, Attention, AttentionBlock, Ffn, FfnBlock
+
+#: Start of an element-wise kernel (norm, residual add, embedding): aiconfigurator-core 0.12.0 `systems/*.yaml`,
+#: mem_empirical_constant_latency.
+_ELEMENTWISE_FIXED_S = 3e-6
+#: Vectors of hidden_size a fused residual-add and norm moves per token: reads two, writes two.
+_VECTORS_PER_NORM = 4
+#: Assumed: passes over the fp32 logits by temperature, softmax and the choice of a token, and their launches.
+_SAMPLER_PASSES = 4
+_SAMPLER_FIXED_S = 5e-5
+
+#: Host seconds a layer while the step holds prompt tokens and so runs outside a full CUDA graph. Measured only for
+#: Kimi-K3: 180 ms for 93 layers whatever the (short) prompt, SGLang TP8 on B300 (sglang PR 34299, 129 tokens).
+_HOST_LAYER_KDA_S = 180e-3 / 93
+#: Assumed for everything else, in the style of one eager all-reduce, which costs 20 us where the graph needs 5: a dozen
+#: launches an attention block, some more for routed experts.
+_HOST_ATTENTION_S = 100e-6
+_HOST_DENSE_S = 50e-6
+_HOST_MOE_S = 200e-6
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSeconds:
+    """A batch on one GPU: seconds of each distinct block, and of one residual vector through the norms."""
+
+    attention: tuple[float, ...]
+    ffn: tuple[float, ...]
+    norm_s: float  # of one norm, launches included
+    vector_s: float  # of moving one more hidden vector per token
+
+
+class _GpuCosts:
+    """All block times of one model on one kind of GPU."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        gpu: Gpu,
+        tp: int,
+        attention: Sequence[AttentionBlock],
+        ffn: Sequence[FfnBlock],
+        expert_kernel: str,
+    ) -> None:
+        self.group = TensorParallelGroup(gpu, tp)
+        self._attention = [AttentionTime(block, gpu, tp) for block in attention]
+        self._ffn = [FfnTime(block, architecture.hidden_size, gpu, tp, expert_kernel) for block in ffn]
+        self._has_attention = [block.kind is not Attention.NONE for block in attention]
+        self._has_ffn = [block.kind is not Ffn.NONE for block in ffn]
+        self._hidden_bytes = architecture.hidden_size * architecture.dtype_bytes
+        self._vector_s = self._hidden_bytes / (ELEMENTWISE_BANDWIDTH * gpu.bandwidth_bytes_s)
+        self._head, origin = curve("gemm/bf16", gpu)
+        self._edges, self._tp, self._logits_s = architecture.edges, tp, 4.0 / gpu.bandwidth_bytes_s
+        self.origins: set[Origin] = {origin, *self.group.origins}
+        self.origins.update(origin for block in self._attention for origin in block.origins)
+        self.origins.update(origin for block in self._ffn for origin in block.origins)
+
+    def blocks(self, batch: Batch) -> BlockSeconds:
+        """Seconds of every distinct block, its all-reduce included."""
+        tokens, graph = batch.tokens, not batch.prefill_tokens
+        reduce_s = self.group.all_reduce_s(tokens * self._hidden_bytes, graph=graph)
+        vector_s = tokens * self._vector_s
+        return BlockSeconds(
+            tuple(
+                t(batch) + reduce_s if has else 0.0 for t, has in zip(self._attention, self._has_attention, strict=True)
+            ),
+            tuple(t(batch) + reduce_s if has else 0.0 for t, has in zip(self._ffn, self._has_ffn, strict=True)),
+            _ELEMENTWISE_FIXED_S + _VECTORS_PER_NORM * vector_s,
+            vector_s,
+        )
+
+    def embedding_s(self, batch: Batch) -> float:
+        """Look-up of the new tokens; under TP the vocabulary is cut, so one all-reduce."""
+        if not batch.tokens:
+            return 0.0
+        reduce_s = self.group.all_reduce_s(batch.tokens * self._hidden_bytes, graph=not batch.prefill_tokens)
+        return _ELEMENTWISE_FIXED_S + batch.tokens * self._vector_s + reduce_s
+
+    def head_s(self, rows: int) -> float:
+        """LM head alone for `rows` sampled rows."""
+        if not rows:
+            return 0.0
+        weights = self._edges.head_bytes / self._tp
+        return self._head(weights, weights * rows)  # 16-bit weights: 2 FLOPs a parameter are 1 a byte
+
+    def end_s(self, batch: Batch) -> float:
+        """Final norm, head, gathering of the logits and sampler."""
+        if not batch.tokens:
+            return 0.0
+        seconds = _ELEMENTWISE_FIXED_S + _VECTORS_PER_NORM * batch.tokens * self._vector_s
+        if batch.sampled:
+            logits = batch.sampled * self._edges.vocab_size
+            seconds += self.head_s(batch.sampled) + self.group.all_gather_s(2.0 * logits)
+            seconds += _SAMPLER_FIXED_S + _SAMPLER_PASSES * logits * self._logits_s
+        return seconds
+
+
+class RooflineCosts:
+    """Fitted roofline of one model on one placement; implements `CostModel`.
+
+    Args:
+        architecture: the model.
+        placement: GPUs, links and nodes of the stages.
+        expert_kernel: which routed-expert kernel the engine runs (`blocks.expert_kernels()`); default by dtype.
+
+    Raises:
+        SpecError: the expert kernel has no constants.
+    """
+
+    def __init__(self, architecture: Architecture, placement: Placement, *, expert_kernel: str | None = None) -> None:
+        self.architecture, self.placement = architecture, placement
+        self.expert_kernel = expert_kernel or default_expert_kernel(architecture)
+        attention = list(dict.fromkeys(layer.attention for layer in architecture.layers))
+        ffn = list(dict.fromkeys(layer.ffn for layer in architecture.layers))
+        gpus = list(dict.fromkeys(placement.gpus))
+        arguments = (placement.tp, attention, ffn, self.expert_kernel)
+        self._gpus = [_GpuCosts(architecture, gpu, *arguments) for gpu in gpus]
+        self._gpu_of_stage = [gpus.index(gpu) for gpu in placement.gpus]
+        self._attention_of_layer = np.array([attention.index(layer.attention) for layer in architecture.layers])
+        self._ffn_of_layer = np.array([ffn.index(layer.ffn) for layer in architecture.layers])
+        self._norms = np.array([_norms(layer.attention, layer.ffn) for layer in architecture.layers])
+        self._bank_reads = np.array([_bank_reads(architecture, layer) for layer in range(len(architecture.layers))])
+        self._host = np.array(_host_layer_s(architecture))
+        #: per distinct GPU the batch asked for last: a planner asks for every stage in turn
+        self._latest: list[tuple[Batch, Floats] | None] = [None] * len(gpus)
+
+    @property
+    def source(self) -> str:
+        """One line: what the times rest on and what is extrapolated or assumed."""
+        origins = {origin for costs in self._gpus for origin in costs.origins}
+        borrowed = sorted({f"{o.operation} from {o.system}" for o in origins if not o.measured})
+        line = "roofline fitted to kernel tables of aiconfigurator-core 0.12.0 (vLLM 0.24, SGLang 0.5.14)"
+        if borrowed:
+            line += f"; extrapolated: {', '.join(borrowed)}"
+        known = any(layer.attention.kind is Attention.KDA for layer in self.architecture.layers)
+        return line + f"; sampler assumed, host launches {'measured on Kimi-K3 (SGLang)' if known else 'assumed'}"
+
+    def layer_s(self, stage: int, batch: Batch) -> Floats:
+        """GPU seconds of every layer if `stage` ran it: shape [layers], read-only. Without the host floor."""
+        gpu = self._gpu_of_stage[stage]
+        latest = self._latest[gpu]
+        if latest is None or latest[0] != batch:
+            latest = self._latest[gpu] = (batch, self._layers_on(gpu, batch))
+        return latest[1]
+
+    def _layers_on(self, gpu: int, batch: Batch) -> Floats:
+        blocks = self._gpus[gpu].blocks(batch)
+        attention = np.array(blocks.attention)[self._attention_of_layer]
+        ffn = np.array(blocks.ffn)[self._ffn_of_layer]
+        norms = blocks.norm_s * self._norms + blocks.vector_s * self._bank_reads
+        seconds = np.asarray(attention + ffn + (norms if batch.tokens else 0.0), dtype=np.float64)
+        seconds.flags.writeable = False
+        return seconds
+
+    def host_layer_s(self, batch: Batch) -> Floats:
+        """Host seconds of every layer, shape [layers]: 0 for a step of decodes only, which runs in a CUDA graph.
+
+        A stage takes at least the sum over its layers.
+        """
+        return self._host.copy() if batch.prefill_tokens else np.zeros_like(self._host)
+
+    def edge_s(self, stage: int, batch: Batch) -> float:
+        """Seconds outside the layers: embedding on the first stage, norm + head + sampler on the last."""
+        costs = self._gpus[self._gpu_of_stage[stage]]
+        seconds = costs.embedding_s(batch) if stage == 0 else 0.0
+        return seconds + (costs.end_s(batch) if stage == self.placement.stages - 1 else 0.0)
+
+    def head_s(self, rows: int) -> float:
+        """Seconds of the LM head alone on the last stage."""
+        return self._gpus[self._gpu_of_stage[-1]].head_s(rows)
+
+    def stage_costs(self, partition: Sequence[int]) -> BoundStages:
+        """Bind a partition (layers per stage, in order).
+
+        Raises:
+            SpecError: wrong number of stages or layers.
+        """
+        if len(partition) != self.placement.stages or sum(partition) != len(self.architecture.layers):
+            raise SpecError(
+                f"partition: {','.join(map(str, partition))} has {len(partition)} stages and {sum(partition)} layers; "
+                f"expected {self.placement.stages} and {len(self.architecture.layers)}"
+            )
+        return BoundStages(self, partition)
+
+    def blocks(self, batch: Batch) -> list[BlockSeconds]:
+        """Block times per distinct GPU; what `BoundStages` adds up."""
+        return [costs.blocks(batch) for costs in self._gpus]
+
+    def group(self, stage: int) -> TensorParallelGroup:
+        """Collectives inside `stage`."""
+        return self._gpus[self._gpu_of_stage[stage]].group
+
+    def counts(self, stage: int, start: int, stop: int) -> StageCounts:
+        """What the layers `start` ... `stop` - 1 hold when `stage` runs them."""
+        span = slice(start, stop)
+        return StageCounts(
+            self._gpu_of_stage[stage],
+            tuple(Counter(self._attention_of_layer[span].tolist()).items()),
+            tuple(Counter(self._ffn_of_layer[span].tolist()).items()),
+            int(self._norms[span].sum()),
+            int(self._bank_reads[span].sum()),
+            float(self._host[span].sum()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageCounts:
+    """The layers of one stage as counts of distinct blocks."""
+
+    gpu: int  # index among the distinct GPUs
+    attention: tuple[tuple[int, int], ...]  # (block, how many)
+    ffn: tuple[tuple[int, int], ...]
+    norms: int
+    bank_reads: int
+    host_s: float
+
+
+def _norms(attention: AttentionBlock, ffn: FfnBlock) -> int:
+    return (attention.kind is not Attention.NONE) + (ffn.kind is not Ffn.NONE)
+
+
+def _bank_reads(architecture: Architecture, layer: int) -> int:
+    """Residual vectors a layer mixes in besides its own: K3 reads the whole bank before each block.
+
+    vLLM 0.32 `models/kimi_k3/nvidia/model.py`: ceil(layer / 12) blocks, before attention and before the FFN.
+    """
+    if architecture.residual_block is None:
+        return 0
+    return 2 * -(-layer // architecture.residual_block)
+
+
+def _host_layer_s(architecture: Architecture) -> list[float]:
+    if any(layer.attention.kind is Attention.KDA for layer in architecture.layers):
+        return [_HOST_LAYER_KDA_S] * len(architecture.layers)
+    ffn_s = {Ffn.DENSE: _HOST_DENSE_S, Ffn.MOE: _HOST_MOE_S, Ffn.NONE: 0.0}
+    return [
+        (_HOST_ATTENTION_S if layer.attention.kind is not Attention.NONE else 0.0) + ffn_s[layer.ffn.kind]
+        for layer in architecture.layers
+    ]

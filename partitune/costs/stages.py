@@ -1,0 +1,81 @@
+"""Costs of one partition: what the simulator asks at every step, tens of microseconds the first time, then remembered.
+
+Decision: a stage's time is `max(host, GPU)`: the host launches kernels of all its layers in order, so the sums compete,
+not the layers one by one. A hand-off is one message per TP rank, each rank its 1/tp slice over its own NIC (vLLM 0.32
+`distributed/parallel_state.py` isend_tensor_dict), followed by an all-gather inside the receiving TP group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from partitune.costs.interface import Batch
+
+if TYPE_CHECKING:  # the model makes its stages; the import is for the type only
+    from partitune.costs.roofline import RooflineCosts
+
+_REMEMBERED = 100_000  # batches and token counts kept; both dictionaries are emptied when full
+
+
+class BoundStages:
+    """`StageCosts` of one partition."""
+
+    __slots__ = ("_compute", "_counts", "_links", "_model", "_slice", "_transfer", "_vectors", "partition")
+
+    def __init__(self, model: RooflineCosts, partition: Sequence[int]) -> None:
+        self.partition = tuple(partition)
+        self._model = model
+        starts = [sum(self.partition[:stage]) for stage in range(len(self.partition) + 1)]
+        self._counts = [model.counts(s, starts[s], starts[s + 1]) for s in range(len(self.partition))]
+        self._links = model.placement.links
+        #: bytes of the whole activation per token and boundary
+        self._vectors = [model.architecture.handoff_bytes(boundary, 1) for boundary in starts[1:-1]]
+        self._compute: dict[Batch, tuple[float, ...]] = {}
+        self._transfer: dict[int, tuple[float, ...]] = {}
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return len(self.partition)
+
+    def compute_s(self, batch: Batch) -> tuple[float, ...]:
+        """Seconds of computation per stage, host floor, all-reduces, embedding, head and sampler included."""
+        known = self._compute.get(batch)
+        if known is None:
+            if len(self._compute) >= _REMEMBERED:
+                self._compute.clear()
+            known = self._compute[batch] = self._stage_seconds(batch)
+        return known
+
+    def _stage_seconds(self, batch: Batch) -> tuple[float, ...]:
+        if not batch.tokens:
+            return (0.0,) * self.stages
+        per_gpu = self._model.blocks(batch)
+        seconds = []
+        for stage, counts in enumerate(self._counts):
+            blocks = per_gpu[counts.gpu]
+            gpu_s = counts.norms * blocks.norm_s + counts.bank_reads * blocks.vector_s
+            for block, count in counts.attention:
+                gpu_s += count * blocks.attention[block]
+            for block, count in counts.ffn:
+                gpu_s += count * blocks.ffn[block]
+            if stage in (0, self.stages - 1):
+                gpu_s += self._model.edge_s(stage, batch)
+            seconds.append(max(gpu_s, counts.host_s) if batch.prefill_tokens else gpu_s)
+        return tuple(seconds)
+
+    def transfer_s(self, tokens: int) -> tuple[float, ...]:
+        """Seconds of hand-off per boundary (stages - 1 values) for a step of `tokens` tokens."""
+        known = self._transfer.get(tokens)
+        if known is None:
+            if len(self._transfer) >= _REMEMBERED:
+                self._transfer.clear()
+            tp = self._model.placement.tp
+            known = self._transfer[tokens] = tuple(
+                link.transfer_s(vectors * tokens / tp) + self._model.group(receiver).all_gather_s(vectors * tokens)
+                if tokens
+                else 0.0
+                for receiver, (link, vectors) in enumerate(zip(self._links, self._vectors, strict=True), start=1)
+            )
+        return known

@@ -1,0 +1,150 @@
+"""What an engine's command-line flag is, and how its value is spelled.
+
+Decision: a knob carries the engine's long flag name in snake case (`max_num_batched_tokens`), so a person looks it up
+in the engine's own documentation and we map nothing. A table of the known flags with kind and range turns a misspelt
+or removed flag into one message before anything is launched, instead of one failed launch per trial.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from partitune.result import Knob
+
+
+class Kind(StrEnum):
+    """How a flag takes its value."""
+
+    SWITCH = "switch"  # --name / --no-name
+    ON = "on"  # --name only; there is no way to say off
+    INTEGER = "integer"
+    NUMBER = "number"
+    TEXT = "text"  # also lists and JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `default` is None where the engine decides from hardware and model."""
+
+    name: str  # snake case
+    kind: Kind
+    default: Knob | None = None
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    above_low: bool = False  # the lower end itself is not allowed
+    below_high: bool = False  # the upper end itself is not allowed
+
+    @property
+    def option(self) -> str:
+        """`max-num-seqs`: the long option without dashes."""
+        return self.name.replace("_", "-")
+
+    def fault(self, value: Knob) -> str:
+        """What is wrong with `value` and what is allowed; empty when nothing is."""
+        if self.kind in (Kind.SWITCH, Kind.ON):
+            return "" if isinstance(value, bool) else f"{value!r} is not true or false"
+        if self.kind is Kind.TEXT:
+            if not isinstance(value, str):
+                return f"{value!r} is not text"
+            return self._outside(value) if self.choices else ""
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if self.kind is Kind.INTEGER and not whole:
+            return f"{value!r} is not an integer"
+        if not whole and not isinstance(value, float):
+            return f"{value!r} is not a number"
+        return "" if self._inside(float(value)) else f"{value!r} is out of range, allowed is {self.allowed}"
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words."""
+        if self.choices:
+            return ", ".join(self.choices)
+        ends = []
+        if self.low is not None:
+            ends.append(f"{'>' if self.above_low else '>='} {self.low:g}")
+        if self.high is not None:
+            ends.append(f"{'<' if self.below_high else '<='} {self.high:g}")
+        return " and ".join(ends) or self.kind.value
+
+    def _outside(self, value: str) -> str:
+        if value in self.choices:
+            return ""
+        close = difflib.get_close_matches(value, self.choices, n=1)
+        return f"{value!r} is not one of {self.allowed}" + (f"; nearest: {close[0]}" if close else "")
+
+    def _inside(self, value: float) -> bool:
+        above = self.low is None or (value > self.low if self.above_low else value >= self.low)
+        below = self.high is None or (value < self.high if self.below_high else value <= self.high)
+        return above and below
+
+
+def flag_table(*groups: Iterable[Flag]) -> dict[str, Flag]:
+    """Flags by name."""
+    return {flag.name: flag for group in groups for flag in group}
+
+
+def unknown_flag(name: str, known: Mapping[str, Flag], engine: str) -> str:
+    """Message for a name that is not in `known`, with the nearest that is."""
+    plain = name.strip().lstrip("-").replace("-", "_")
+    if plain != name and plain in known:
+        return f"{name}: write it {plain}"
+    if plain.startswith("no_") and plain[3:] in known:
+        return f"{name}: write {plain[3:]}: false"
+    close = difflib.get_close_matches(plain.lower(), known, n=1, cutoff=0.5)
+    return f"{name}: {engine} has no such flag" + (f"; nearest: {close[0]}" if close else "")
+
+
+def arguments(values: Mapping[str, Knob], known: Mapping[str, Flag]) -> tuple[str, ...]:
+    """Command-line words of `values`, in their order. Switches become `--name` or `--no-name`."""
+    words: list[str] = []
+    for name, value in values.items():
+        flag = _flag(name, value, known)
+        if flag.kind in (Kind.SWITCH, Kind.ON):
+            if value:
+                words.append(f"--{flag.option}")
+            elif flag.kind is Kind.SWITCH:
+                words.append(f"--no-{flag.option}")
+        elif str(value).startswith("-"):
+            words.append(f"--{flag.option}={value}")  # argparse would take the value for an option
+        else:
+            words += [f"--{flag.option}", str(value)]
+    return tuple(words)
+
+
+def config_entries(values: Mapping[str, Knob], known: Mapping[str, Flag]) -> dict[str, Knob]:
+    """Entries of the engine's config file. A switch that is off becomes `no-name: true`.
+
+    vLLM 0.32 and 0.33 drop `name: false` silently: `utils/argparse_utils.py` looks for `--no-name` in the parser of
+    `vllm`, and the flag lives in that of `vllm serve`.
+    """
+    entries: dict[str, Knob] = {}
+    for name, value in values.items():
+        flag = _flag(name, value, known)
+        if value is not False:
+            entries[flag.option] = value
+        elif flag.kind is Kind.SWITCH:
+            entries[f"no-{flag.option}"] = True
+    return entries
+
+
+def read_config(entries: Mapping[str, object], known: Mapping[str, Flag]) -> dict[str, Knob]:
+    """The flags that the engine takes from a config file, dropping what it drops: the inverse of `config_entries`."""
+    values: dict[str, Knob] = {}
+    for option, value in entries.items():
+        name = option.replace("-", "_")
+        if value is False or not isinstance(value, (bool, int, float, str)):
+            continue
+        if name not in known and name.startswith("no_") and value is True:
+            values[name[3:]] = False
+        else:
+            values[name] = value
+    return values
+
+
+def _flag(name: str, value: Knob, known: Mapping[str, Flag]) -> Flag:
+    """The known flag, or what the value says of one that only other releases have."""
+    return known.get(name) or Flag(name, Kind.SWITCH if isinstance(value, bool) else Kind.TEXT)

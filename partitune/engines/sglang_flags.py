@@ -1,0 +1,56 @@
+"""The scheduling, memory and parallel flags of SGLang 0.5.23, with default and range.
+
+Decision: SGLang has more than five hundred flags and most concern neither scheduling nor memory. Those that do are
+listed; any other name passes unless it looks like a misspelling of one of these.
+
+Source: SGLang 0.5.23 `srt/arg_groups/fields/parallel.py`, `srt/arg_groups/fields/schedule.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partitune.engines.flags import Flag, Kind, flag_table
+
+_ON, _INTEGER, _NUMBER, _TEXT = Kind.ON, Kind.INTEGER, Kind.NUMBER, Kind.TEXT
+_POLICIES = ("lpm", "random", "fcfs", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first")
+
+SGLANG_FLAGS: Mapping[str, Flag] = flag_table(
+    (
+        Flag("pp_size", _INTEGER, 1, low=1),
+        Flag("tp_size", _INTEGER, 1, low=1),
+        Flag("dp_size", _INTEGER, 1, low=1),
+        Flag("ep_size", _INTEGER, 1, low=1),
+        Flag("nnodes", _INTEGER, 1, low=1),
+        Flag("node_rank", _INTEGER, 0, low=0),
+        Flag("dist_init_addr", _TEXT),
+        Flag("pp_max_micro_batch_size", _INTEGER, low=1),
+        Flag("pp_async_batch_depth", _INTEGER, 0, low=0),
+        Flag("mem_fraction_static", _NUMBER, low=0, high=1, above_low=True),
+        Flag("max_running_requests", _INTEGER, low=1),
+        Flag("max_queued_requests", _INTEGER, low=1),
+        Flag("max_total_tokens", _INTEGER, low=1),
+        Flag("chunked_prefill_size", _INTEGER, low=-1),
+        Flag("prefill_decode_interval", _INTEGER, low=0),
+        Flag("prefill_decode_interval_min_bs", _INTEGER, 0, low=0),
+        Flag("enable_dynamic_chunking", _ON, default=False),
+        Flag("max_prefill_tokens", _INTEGER, 16384, low=1),
+        Flag("prefill_max_requests", _INTEGER, low=1),
+        Flag("schedule_policy", _TEXT, "fcfs", choices=_POLICIES),
+        Flag("schedule_conservativeness", _NUMBER, 1.0, low=0),
+        Flag("retraction_policy", _TEXT, "length", choices=("length", "priority")),
+        Flag("page_size", _INTEGER, low=1),
+        Flag("disable_overlap_schedule", _ON, default=False),
+        Flag("num_continuous_decode_steps", _INTEGER, 1, low=1),
+        Flag("scheduler_recv_interval", _INTEGER, 1, low=1),
+        Flag("enable_mixed_chunk", _ON, default=False),
+        Flag("enable_pdmux", _ON, default=False),
+        Flag("enable_multi_layer_eagle", _ON, default=False),
+        Flag("min_free_slots_delay", _INTEGER, low=0),
+        Flag("speculative_algorithm", _TEXT),
+        Flag("disaggregation_mode", _TEXT, "null", choices=("null", "prefill", "decode")),
+        Flag("context_length", _INTEGER, low=1),
+        Flag("kv_cache_dtype", _TEXT, "auto"),
+        Flag("max_mamba_cache_size", _INTEGER, low=1),
+    )
+)

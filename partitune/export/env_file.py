@@ -1,0 +1,58 @@
+"""The one spelling of an env-file that docker, systemd, kubectl, a POSIX shell and dotenv readers agree on.
+
+Decision: `KEY=value` with values of `[A-Za-z0-9_.,:/+-]`, no quotes, no blanks, line feeds, comments on lines of
+their own that begin with `#`. Every reader differs on anything beyond that (docker keeps quotes, systemd takes `;`
+for a comment, a shell eats quotes), so anything beyond that is refused, and an empty value is left out: engines stop
+at an empty partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from partitune.errors import SpecError
+
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_VALUE = re.compile(r"[A-Za-z0-9_.,:/+-]+", re.ASCII)
+_LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=([A-Za-z0-9_.,:/+-]+)", re.ASCII)
+
+
+def render(variables: Mapping[str, str], comments: Sequence[str]) -> str:
+    """The file's text. Comments come first, one a line.
+
+    Raises:
+        SpecError: a name or value that some reader would change.
+    """
+    for key, value in variables.items():
+        if not _KEY.fullmatch(key):
+            raise SpecError(f"export: {key!r} is not the name of a variable; allowed: letters, digits and _")
+        if value and not _VALUE.fullmatch(value):
+            raise SpecError(
+                f"export: {key}={value!r} cannot be written so that docker, systemd, kubectl and a shell read it "
+                "alike; allowed in values: letters, digits and _ . , : / + -"
+            )
+    lines = [f"# {' '.join(comment.split())}" for comment in comments]
+    lines += [f"{key}={value}" for key, value in variables.items() if value]
+    return "\n".join(lines) + "\n"
+
+
+def parse(text: str, source: str) -> dict[str, str]:
+    """Read such a file back, stricter than any of its readers.
+
+    Raises:
+        SpecError: names the line.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        if line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None or match[1] in found:
+            raise SpecError(
+                f"{source}:{number}: {line[:80]!r}; allowed: KEY=value, every key once, no quotes or blanks"
+            )
+        found[match[1]] = match[2]
+    if not text.endswith("\n"):
+        raise SpecError(f"{source}: the last line does not end; the file is not whole")
+    return found

@@ -1,0 +1,1 @@
+"""What to try next: one protocol, one sampler behind it, the fixed first candidates in front."""

@@ -1,0 +1,190 @@
+"""What a study found, as plain values: the same for the terminal, for `--json` and for the export.
+
+Decision: one function reads the stored trials and answers everything (counts, the default, the best, the front, the
+verdict), so that no two commands can disagree on which trial wins.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from partitune.analysis.comparison import Comparison, choose, compare
+from partitune.analysis.hypervolume import hypervolume, reference_point
+from partitune.analysis.pareto import front
+from partitune.errors import SpecError
+from partitune.partition.vector import format_partition
+from partitune.result import Objective, Outcome
+from partitune.store import Store, TrialRecord
+
+DEFAULT_ORIGIN = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A study's trials with the answers drawn from them."""
+
+    study: str
+    database: str
+    objectives: tuple[Objective, ...]
+    trials: tuple[TrialRecord, ...]
+    default: TrialRecord | None  # the engine's own split with its own flags, whatever became of it
+    best: TrialRecord | None  # the trial to deploy; the default where nothing beats it
+    why: str
+    comparison: Comparison | None  # of the best with the default
+    pareto: tuple[TrialRecord, ...]
+
+    @property
+    def best_is_default(self) -> bool:
+        """True when the engine's default is the deployment to keep."""
+        return self.best is not None and self.best is self.default
+
+    def counts(self) -> dict[str, int]:
+        """Trials by outcome, every outcome named."""
+        found = [trial.result.outcome for trial in self.trials]
+        return {outcome.value: found.count(outcome) for outcome in Outcome}
+
+    def volume(self) -> float | None:
+        """Hypervolume of the front over its reference point; None without a front."""
+        results = [trial.result for trial in self.trials]
+        reference = reference_point(results, self.objectives)
+        return None if reference is None else hypervolume(results, self.objectives, reference)
+
+    def trial(self, number: int) -> TrialRecord:
+        """One trial by number. Raises SpecError."""
+        for trial in self.trials:
+            if trial.number == number:
+                return trial
+        last = self.trials[-1].number if self.trials else None
+        have = "it has none yet" if last is None else f"it has 0 to {last}"
+        raise SpecError(f"--trial {number}: study {self.study} in {self.database} has no such trial; {have}")
+
+    def pareto_json(self) -> dict[str, Any]:
+        """The front, its hypervolume, and what did not compete, with reasons."""
+        others = [trial for trial in self.trials if trial.result.outcome is not Outcome.OK]
+        return {
+            "study": self.study,
+            "objectives": [{"metric": one.metric, "direction": one.direction} for one in self.objectives],
+            "pareto": [trial_json(trial) for trial in self.pareto],
+            "hypervolume": self.volume(),
+            "not_ok": [trial_json(trial) for trial in others],
+        }
+
+    def to_csv(self) -> str:
+        """Every trial, one a row; the front is marked."""
+        on_front = {trial.number for trial in self.pareto}
+        knobs = sorted({name for trial in self.trials for name in trial.result.candidate.knobs})
+        measured = [trial.result.measurement for trial in self.trials if trial.result.measurement is not None]
+        metrics = sorted({name for one in measured for name in one.metrics})
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["trial", "on_front", "origin", "outcome", "reason", "partition", *knobs, *metrics])
+        for trial in self.trials:
+            result = trial.result
+            chosen = [result.candidate.knobs.get(name, "") for name in knobs]
+            figures = ["" if (value := result.metric(name)) is None else value for name in metrics]
+            partition = format_partition(result.candidate.partition)
+            front_mark = int(trial.number in on_front)
+            start = [trial.number, front_mark, trial.origin, result.outcome.value, result.reason, partition]
+            rows.writerow([_harmless(cell) for cell in (*start, *chosen, *figures)])
+        return text.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `search --json` ends with. Keys may be added, never changed."""
+        return {
+            "study": self.study,
+            "db": self.database,
+            "trials": self.counts(),
+            "default": None if self.default is None else trial_json(self.default),
+            "best": None if self.best is None else trial_json(self.best),
+            "pareto": [trial_json(trial) for trial in self.pareto],
+            "why": self.why,
+            "verdict": "" if self.comparison is None else self.comparison.text,
+        }
+
+
+def summarise(store: Store, study: str, objectives: Sequence[Objective]) -> Summary:
+    """Read a study and draw its conclusions."""
+    trials = tuple(store.trials(study))
+    results = [trial.result for trial in trials]
+    default = next((i for i, trial in enumerate(trials) if trial.origin.startswith(f"{DEFAULT_ORIGIN}:")), None)
+    choice = choose(results, objectives, default)
+    best = None if choice is None else trials[choice.index]
+    base = None if default is None else trials[default]
+    comparison = (
+        None
+        if best is None or best is base
+        else compare(None if base is None else base.result, best.result, objectives)
+    )
+    return Summary(
+        study=study,
+        database=store.label,
+        objectives=tuple(objectives),
+        trials=trials,
+        default=base,
+        best=best,
+        why="no trial can be deployed: every one failed or missed a limit" if choice is None else choice.why,
+        comparison=comparison,
+        pareto=tuple(trials[index] for index in front(results, objectives)),
+    )
+
+
+def trial_json(trial: TrialRecord) -> dict[str, Any]:
+    """One candidate as the JSON contract has it."""
+    result = trial.result
+    measured = result.measurement
+    return {
+        "trial": trial.number,
+        **result.candidate.to_json(),
+        "metrics": {} if measured is None else dict(measured.metrics),
+        "outcome": result.outcome.value,
+        "reason": result.reason,
+        "origin": trial.origin,
+        "simulated": None if measured is None else measured.simulated,
+    }
+
+
+def trial_detail(trial: TrialRecord) -> dict[str, Any]:
+    """One trial with its stages, for `show --trial --json`."""
+    measured = trial.result.measurement
+    return {**trial_json(trial), "measurement": None if measured is None else measured.to_json()}
+
+
+def trial_to_export(summary: Summary, number: int | None) -> TrialRecord:
+    """The trial to deploy: the one asked for, else the best.
+
+    Raises:
+        SpecError: no such trial, one that did not end ok, or nothing to deploy.
+    """
+    if number is None:
+        if summary.best is None:
+            raise SpecError(f"study {summary.study}: nothing to export: {summary.why}")
+        return summary.best
+    trial = summary.trial(number)
+    if trial.result.outcome is not Outcome.OK:
+        raise SpecError(
+            f"--trial {number}: ended {trial.result.outcome} ({trial.result.reason}); allowed: a trial that ended ok"
+        )
+    return trial
+
+
+def remarks(summary: Summary, trial: TrialRecord) -> tuple[str, ...]:
+    """What a person who deploys `trial` must know: where it comes from and what its figures rest on."""
+    measured = trial.result.measurement
+    basis = "simulated, not measured" if measured is not None and measured.simulated else "measured"
+    lines = [f"study {summary.study}, trial {trial.number} ({trial.origin}), plan {trial.plan_digest}, {basis}"]
+    if trial is summary.default:
+        lines.append("this is the engine's default partition with its starting flags")
+    if summary.best_is_default:
+        lines.append("nothing beats the engine's default: no significant difference: keep the default")
+    elif trial is summary.best and summary.comparison is not None:
+        lines.append(f"against the engine's default: {summary.comparison.text}")
+    return tuple(lines)
+
+
+def _harmless(cell: object) -> object:
+    """A text that a spreadsheet would run as a formula, made text again."""
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@") else cell

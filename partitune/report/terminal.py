@@ -1,0 +1,236 @@
+"""Tables for a terminal. Data goes to stdout, in a width that does not depend on the window when it is piped.
+
+Decision: rich draws, this module only chooses columns and words. Every table says whether its figures were simulated.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from partitune.analysis.comparison import gain
+from partitune.catalog import Entry
+from partitune.partition.vector import format_partition
+from partitune.report.explain import Explained
+from partitune.report.summary import Summary
+from partitune.result import Knob, Objective, Outcome, Result
+from partitune.spec.objectives import METRICS
+from partitune.store import StudyRecord, TrialRecord
+
+_GIB = 1 << 30
+#: Columns when stdout is not a terminal: wide enough that no cell is folded.
+PIPED_WIDTH = 200
+#: Metrics of the comparison in `explain`, in reading order.
+COMPARED = (
+    "output_throughput_tok_s",
+    "total_throughput_tok_s",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "tpot_p50_ms",
+    "tpot_p99_ms",
+    "makespan_s",
+    "kv_tokens",
+)
+
+
+def stdout() -> Console:
+    """The console that data is printed on."""
+    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False, soft_wrap=False)
+
+
+def table(title: str, columns: Iterable[str], right: Sequence[str] = ()) -> Table:
+    """An empty table; columns named in `right` are right-aligned."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def figure(value: float | None, name: str = "") -> str:
+    """A figure as a person reads it: whole numbers of blocks and tokens, three digits otherwise."""
+    if value is None:
+        return "-"
+    if name.startswith("kv_") or abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def knobs_text(knobs: Mapping[str, Knob]) -> str:
+    """`max_num_seqs=128 async_scheduling=true`."""
+    return " ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in knobs.items())
+
+
+def print_explained(console: Console, one: Explained, default: Explained | None) -> None:
+    """The per-stage table of one candidate, what limits it, and the comparison with the default."""
+    regime = f"regime {one.regime}, simulated"
+    right = ("compute s", "transfer s", "wait s", "busy %", "weights GiB", "free GiB", "KV blocks", "stranded GiB")
+    title = f"{format_partition(one.candidate.partition)}   {knobs_text(one.candidate.knobs)}   ({regime})"
+    grid = table(escape(title), ("stage", "node", "gpu", "layers", "kinds", *right, ""), right)
+    for stage, memory in enumerate(one.memory):
+        row = one.stages[stage] if one.stages else None
+        cells = (
+            [f"{row.compute_s:.3f}", f"{row.transfer_s:.3f}", f"{row.wait_s:.3f}", f"{100 * row.busy_fraction:.1f}"]
+            if row
+            else ["-"] * 4
+        )
+        free = memory.kv_bytes if row is None else row.free_bytes
+        cells += [f"{memory.weight_bytes / _GIB:.1f}", f"{free / _GIB:.1f}"]
+        cells += [f"{row.kv_blocks:,}", f"{row.stranded_bytes / _GIB:.1f}"] if row else ["-", "-"]
+        kinds = " ".join(f"{count} {kind}" for kind, count in one.kinds[stage].items())
+        mark = "" if memory.fits else "does not fit"
+        mark = mark or ("<- limits" if stage == one.limiting_stage else "")
+        layers = str(one.candidate.partition[stage])
+        grid.add_row(str(stage), str(one.nodes[stage]), memory.gpu, layers, kinds, *cells, mark)
+    console.print(grid)
+    measured = one.result.measurement
+    if measured is None:
+        console.print(f"cannot run ({one.result.outcome}): {escape(one.result.reason)}")
+    else:
+        console.print(f"limit: {escape(measured.limiting_reason)}")
+        tokens = f"{measured.kv_tokens:,} tokens"
+        console.print(f"KV cache: {measured.kv_blocks:,} blocks, {tokens}, decided by the stage with the fewest blocks")
+        if one.result.reason:
+            console.print(f"missed: {escape(one.result.reason)}")
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in one.balance.items())
+    console.print(f"slowest stage over mean stage: {shown}")
+    if default is not None:
+        _print_against_default(console, one, default)
+    console.print(f"times: {escape(one.cost_source)}")
+    for note in one.notes:
+        console.print(f"note: {escape(note)}")
+
+
+def _print_against_default(console: Console, one: Explained, default: Explained) -> None:
+    title = f"against the engine's default {format_partition(default.candidate.partition)}"
+    grid = table(title, ("metric", "default", "this", "change"), ("default", "this", "change"))
+    for name in COMPARED:
+        before, after = default.result.metric(name), one.result.metric(name)
+        change = "-"
+        if before is not None and after is not None:
+            relative = gain(Objective(name, METRICS[name].value), before, after)
+            change = (
+                f"{100 * abs(relative):.1f} % {'better' if relative > 0 else 'worse'}"
+                if abs(relative) > 5e-4
+                else "same"
+            )
+        grid.add_row(name, figure(before, name), figure(after, name), change)
+    if default.result.measurement is None:
+        console.print(f"the engine's default cannot run here: {escape(default.result.reason)}")
+    console.print(grid)
+
+
+def trials_table(title: str, trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Table:
+    """Trials with their objectives, outcome and reason."""
+    names = [objective.metric for objective in objectives]
+    grid = table(title, ("trial", "origin", "partition", "knobs", *names, "outcome", "reason"), names)
+    for trial in trials:
+        result = trial.result
+        figures = [figure(result.metric(name), name) for name in names]
+        grid.add_row(
+            str(trial.number),
+            escape(trial.origin),
+            format_partition(result.candidate.partition),
+            escape(knobs_text(result.candidate.knobs)),
+            *figures,
+            result.outcome.value,
+            escape(result.reason),
+        )
+    return grid
+
+
+def print_pareto(console: Console, summary: Summary) -> None:
+    """The front, its hypervolume, and what did not compete."""
+    console.print(
+        trials_table(f"Pareto front of {summary.study} ({_basis(summary)})", summary.pareto, summary.objectives)
+    )
+    volume = summary.volume()
+    if volume is not None:
+        console.print(f"hypervolume: {volume:.4g} over the worst values seen")
+    others = [trial for trial in summary.trials if trial.result.outcome is not Outcome.OK]
+    if others:
+        console.print(trials_table("not on it, because they did not end ok", others, summary.objectives))
+
+
+def print_trial(console: Console, trial: TrialRecord) -> None:
+    """One trial with its stages."""
+    result = trial.result
+    console.print(f"trial {trial.number} ({escape(trial.origin)}): {result.outcome} {escape(result.reason)}")
+    console.print(f"{format_partition(result.candidate.partition)}   {escape(knobs_text(result.candidate.knobs))}")
+    measured = result.measurement
+    if measured is None:
+        return
+    figures = table(
+        f"regime {measured.regime}, {'simulated' if measured.simulated else 'measured'}",
+        ("metric", "value"),
+        ("value",),
+    )
+    for name, value in measured.metrics.items():
+        figures.add_row(name, figure(value, name))
+    console.print(figures)
+    right = ("compute s", "transfer s", "wait s", "busy %", "weights GiB", "free GiB", "KV blocks", "stranded GiB")
+    grid = table("stages", ("stage", "layers", *right), right)
+    for row in measured.stages:
+        times = [f"{row.compute_s:.3f}", f"{row.transfer_s:.3f}", f"{row.wait_s:.3f}", f"{100 * row.busy_fraction:.1f}"]
+        sizes = [f"{row.weights_bytes / _GIB:.1f}", f"{row.free_bytes / _GIB:.1f}"]
+        sizes += [f"{row.kv_blocks:,}", f"{row.stranded_bytes / _GIB:.1f}"]
+        grid.add_row(str(row.stage), str(row.layers), *times, *sizes)
+    console.print(grid)
+    console.print(f"limit: {escape(measured.limiting_reason)}")
+
+
+def catalog_table(entries: Sequence[Entry]) -> Table:
+    """What a name can mean."""
+    grid = table("search spaces and runners", ("name", "kind", "origin", "file"))
+    for entry in entries:
+        grid.add_row(entry.name, entry.kind.words, entry.origin, escape(entry.label))
+    return grid
+
+
+def print_summary(console: Console, summary: Summary, stopped: str = "", *, every: bool = False) -> None:
+    """What a study found: the front, the default, the winner and the verdict; all trials with `every`."""
+    if every:
+        console.print(trials_table(f"trials of {summary.study}", summary.trials, summary.objectives))
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.counts().items() if count)
+    console.print(
+        trials_table(f"Pareto front of {summary.study} ({_basis(summary)})", summary.pareto, summary.objectives)
+    )
+    ended = f" ({stopped})" if stopped else ""
+    console.print(f"trials: {counts or 'none'}{ended}   database: {escape(summary.database)}")
+    if summary.default is not None:
+        console.print(f"default: {_line(summary.default, summary.objectives)}")
+    if summary.best is not None:
+        console.print(f"best:    {_line(summary.best, summary.objectives)}")
+    console.print(f"why: {summary.why}")
+    if summary.best_is_default:
+        console.print("verdict: no significant difference: keep the default")
+    elif summary.comparison is not None:
+        console.print(f"verdict: {escape(summary.comparison.text)}")
+
+
+def _basis(summary: Summary) -> str:
+    measured = [trial.result.measurement for trial in summary.trials if trial.result.measurement is not None]
+    return "simulated" if all(one.simulated for one in measured) else "measured"
+
+
+def _line(trial: TrialRecord, objectives: Sequence[Objective]) -> str:
+    result: Result = trial.result
+    figures = ", ".join(f"{o.metric} {figure(result.metric(o.metric), o.metric)}" for o in objectives)
+    what = figures if result.measurement is not None else f"{result.outcome}: {escape(result.reason)}"
+    return f"trial {trial.number}  {format_partition(result.candidate.partition)}  {what}"
+
+
+def studies_table(studies: Sequence[tuple[StudyRecord, Mapping[Outcome, int]]]) -> Table:
+    """All studies of a database."""
+    grid = table("studies", ("study", "state", "engine", "runner", "trials", "created (UTC)"), ("trials",))
+    for study, counts in studies:
+        trials = sum(counts.values())
+        created = study.created_at.strftime("%Y-%m-%d %H:%M")
+        grid.add_row(
+            study.name, study.state.value, f"{study.engine} {study.engine_version}", study.runner, str(trials), created
+        )
+    return grid

@@ -1,0 +1,1 @@
+"""The two kinds of YAML file a person writes, read strictly."""

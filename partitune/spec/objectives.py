@@ -1,0 +1,83 @@
+"""The metrics a search can aim at or limit, and which way each is better.
+
+Decision: one closed table. A direction is a property of the metric, never of a file: a search that maximises latency
+is a typing error, and a front drawn from it would look right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from partitune.errors import did_you_mean
+from partitune.spec.faults import Fault, describe
+from partitune.spec.strict_model import StrictModel, allowed, number, refused
+
+
+class Direction(StrEnum):
+    """Which way a metric is better; the values are Optuna's words."""
+
+    MAXIMIZE = "maximize"
+    MINIMIZE = "minimize"
+
+
+_RATES = ("output_throughput_tok_s", "total_throughput_tok_s", "request_throughput_req_s")
+_CAPACITY = ("kv_tokens", "kv_blocks")
+_LATENCIES = tuple(
+    f"{what}_{point}_ms" for what in ("ttft", "tpot", "itl", "e2e") for point in ("mean", "p50", "p90", "p99")
+)
+
+#: Every metric by name. ttft: time to first token, tpot: mean time per output token after the first of one request,
+#: itl: one gap between two tokens, e2e: the whole request, makespan: the whole workload.
+METRICS: Mapping[str, Direction] = {
+    **dict.fromkeys(_RATES, Direction.MAXIMIZE),
+    **dict.fromkeys(_LATENCIES, Direction.MINIMIZE),
+    "makespan_s": Direction.MINIMIZE,
+    **dict.fromkeys(_CAPACITY, Direction.MAXIMIZE),
+}
+
+
+def _metric(name: object) -> object:
+    if isinstance(name, str) and name in METRICS:
+        return name
+    raise refused(f"found {describe(name)}{did_you_mean(str(name), METRICS)}; allowed: {', '.join(METRICS)}")
+
+
+Metric = Annotated[str, BeforeValidator(_metric)]
+#: Worst value that is accepted: an upper limit of a metric that is minimised, else a lower one.
+Limit = Annotated[float, number(0, 1e15, "the worst value accepted", above=True)]
+
+
+class Objective(StrictModel):
+    """One metric to make better. Written as its name, or with the direction spelled out."""
+
+    metric: Annotated[Metric, allowed("the name of a metric")]
+    direction: Annotated[Literal["maximize", "minimize"] | None, allowed("maximize or minimize")] = None
+
+    @classmethod
+    def long_form(cls, value: Any) -> Any:
+        """A name alone is a mapping with nothing but the metric."""
+        return {"metric": value} if isinstance(value, str) else value
+
+    @property
+    def better(self) -> Direction:
+        """Which way the metric is better."""
+        return METRICS[self.metric]
+
+    def faults(self) -> Iterator[Fault]:
+        """A direction against the metric's own."""
+        if self.direction not in (None, self.better.value):
+            yield Fault(
+                ("direction",),
+                f"found {self.direction}; allowed: {self.better.value}, as that is better for {self.metric}",
+            )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Either form."""
+        return {"anyOf": [{"enum": list(METRICS)}, handler(schema)]}

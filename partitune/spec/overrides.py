@@ -1,0 +1,111 @@
+"""`--set` on the command line: change one value of a search space without writing a file.
+
+Decision: a bare name is an engine flag (or, in upper case, an environment variable) of the candidate at hand; a
+dotted name is a key of the search space (`engine.version`, `workload.concurrency`). Values are YAML scalars, so
+`true`, `16` and `0.9` mean on the command line what they mean in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from partitune.errors import SpecError
+from partitune.result import Knob
+from partitune.spec.search_space import SearchSpace
+
+#: What varies when nobody says: budgets from a small chunk to the largest default, and the batch limits around them.
+_TOKEN_BUDGETS = [512, 1024, 2048, 4096, 8192, 16384]
+_SEQUENCES = [16, 32, 64, 128, 256, 512]
+
+
+def parse_settings(texts: Sequence[str]) -> tuple[dict[str, Knob], dict[str, Knob]]:
+    """Split `--set` values into knobs of the candidate and keys of the search space.
+
+    Raises:
+        SpecError: not `name=value`, a name twice, or a value that is not one scalar.
+    """
+    knobs: dict[str, Knob] = {}
+    keys: dict[str, Knob] = {}
+    for text in texts:
+        name, equals, written = text.partition("=")
+        if not equals or not name or not written:
+            raise SpecError(f"--set {text!r}: allowed: name=value, such as max_num_seqs=64 or engine.version=0.30.0")
+        if name in knobs or name in keys:
+            raise SpecError(f"--set {name}: given twice; allowed: once")
+        (keys if "." in name else knobs)[name] = _scalar(name, written)
+    return knobs, keys
+
+
+def with_settings(spec: SearchSpace, keys: Mapping[str, Knob]) -> SearchSpace:
+    """The search space with dotted `keys` changed, checked as a whole again.
+
+    Raises:
+        SpecError: a key that does not exist, or what the change makes wrong.
+    """
+    if not keys:
+        return spec
+    plain = spec.resolved()
+    for name, value in keys.items():
+        *parents, last = name.split(".")
+        section: Any = plain
+        for parent in parents:
+            section = section.setdefault(parent, {}) if isinstance(section, dict) else None
+        if not isinstance(section, dict):
+            raise SpecError(
+                f"--set {name}: there is no such key; allowed: a key of the search space, such as engine.version"
+            )
+        # A version looks like a number to YAML, and the file wants it in quotes.
+        section[last] = str(value) if name == "engine.version" else value
+    return SearchSpace.from_mapping(plain, source="--set")
+
+
+def from_flags(given: Mapping[str, Any]) -> SearchSpace:
+    """The search space of the form without YAML: model, GPU and sizes, everything else by default.
+
+    Args:
+        given: any of `model`, `gpu`, `nodes`, `gpus_per_node`, `tp`, `pp`.
+
+    Raises:
+        SpecError: one is missing or wrong.
+    """
+    wanted = ("model", "gpu", "nodes", "gpus_per_node", "tp", "pp")
+    missing = [f"--{name.replace('_', '-')}" for name in wanted if name not in given]
+    if missing:
+        raise SpecError(
+            f"{', '.join(missing)}: missing; allowed: the name or path of a search space (partitune list), or all of "
+            f"{', '.join('--' + name.replace('_', '-') for name in wanted)}"
+        )
+    model = str(given["model"])
+    label = re.sub("[^a-z0-9._-]+", "-", Path(model.rstrip("/").removesuffix("/config.json")).name.lower()).strip("-._")
+    pp, tp = given["pp"], given["tp"]
+    return SearchSpace.from_mapping(
+        {
+            "name": f"{label or 'model'}-pp{pp}-tp{tp}"[:64],
+            "model": model,
+            "cluster": {name: given[name] for name in ("nodes", "gpus_per_node", "gpu")},
+            "parallel": {"tp": tp, "pp": pp},
+            "knobs": {
+                "max_num_batched_tokens": _TOKEN_BUDGETS,
+                "max_num_seqs": _SEQUENCES,
+                "async_scheduling": [True, False],
+            },
+            "objectives": ["output_throughput_tok_s", "kv_tokens"],
+        }
+    )
+
+
+def _scalar(name: str, written: str) -> Knob:
+    if name == "engine.version":
+        return written
+    try:
+        value = yaml.safe_load(written)
+    except yaml.YAMLError as error:
+        raise SpecError(f"--set {name}={written!r}: allowed: one value, such as 64, 0.9, true or text") from error
+    if isinstance(value, bool | int | float | str):
+        return value
+    return written  # JSON and lists go to the engine as text, as its own command line takes them

@@ -1,0 +1,196 @@
+"""A search space: which model, where, under which load, and what may vary.
+
+Decision: the file says what a person knows; what follows from it (the model's layers, the stages' places, the engine's
+defaults) is worked out by the rooms that know. So model, GPU, engine and flag names are checked for their form here and
+for their meaning there, and the messages there name this file's lines through `where` and `refuse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field
+
+from partitune import catalog
+from partitune.catalog import NAME, Kind
+from partitune.errors import did_you_mean
+from partitune.spec.faults import Fault, describe, text_fault
+from partitune.spec.knobs import FlagValue, Knob, Knobs, PartitionKnob, flag_name_fault, knob_allows, knob_words
+from partitune.spec.objectives import Limit, Metric, Objective
+from partitune.spec.seeds import Seed
+from partitune.spec.serving import Cluster, Engine, Parallel
+from partitune.spec.spec_file import SpecFile
+from partitune.spec.strict_model import Reading, StrictModel, allowed, number, refused, whole
+from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload
+from partitune.spec.yaml_source import Plain
+
+
+class Budget(StrictModel):
+    """When a search ends, whichever comes first."""
+
+    trials: Annotated[int, whole(1, 1_000_000, "candidates measured")] = 60
+    hours: Annotated[float | None, number(0, 8760, "wall-clock hours", above=True)] = None
+
+
+def _printable(text: str) -> str:
+    if fault := text_fault(text.replace("\n", "\0").replace("\t", "\0")):
+        raise refused(fault)
+    return text
+
+
+def _no_metric_twice(objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
+    names = [objective.metric for objective in objectives]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise refused(f"found {twice[0]} twice; allowed: every metric once")
+    return objectives
+
+
+def _no_seed_twice(seeds: tuple[Seed, ...]) -> tuple[Seed, ...]:
+    for index, seed in enumerate(seeds):
+        if seed in seeds[:index]:
+            first = seeds.index(seed)
+            raise refused(f"found one candidate twice, as [{first}] and [{index}]; allowed: every candidate once")
+    return seeds
+
+
+class SearchSpace(SpecFile):
+    """One search space, as written; `resolved()` is what is stored with a study."""
+
+    file_kind: ClassVar[Kind] = Kind.SEARCH_SPACE
+
+    kind: Annotated[Literal["search_space"], allowed("search_space")]
+    model: Annotated[
+        str,
+        Field(min_length=1, max_length=4096),
+        AfterValidator(_printable),
+        allowed("a model of the catalog such as kimi-k3, or the path of a config.json or of its folder"),
+    ]
+    cluster: Annotated[Cluster, allowed("a mapping with nodes, gpus_per_node, gpu")]
+    engine: Annotated[Engine, allowed("a mapping with name, version, runner, split_rule, flags, env")] = Engine()
+    parallel: Annotated[Parallel, allowed("a mapping with tp, pp")]
+    workload: Annotated[Workload, allowed("a mapping with kind: random or trace, and the keys of that kind")] = (
+        RandomWorkload(concurrency=32)
+    )
+    knobs: Annotated[Knobs, allowed("a mapping of partition, env and engine flags to what they may be")] = Knobs()
+    objectives: Annotated[
+        tuple[Objective, ...],
+        Field(strict=False, min_length=1),
+        AfterValidator(_no_metric_twice),
+        allowed("a list of metrics, such as [output_throughput_tok_s]"),
+    ] = (Objective(metric="output_throughput_tok_s"),)
+    slo: Annotated[dict[Metric, Limit], allowed("a mapping of metrics to the worst value accepted, above 0")] = Field(
+        default_factory=dict
+    )
+    seeds: Annotated[
+        tuple[Seed, ...],
+        Field(strict=False, max_length=1000),
+        AfterValidator(_no_seed_twice),
+        allowed("a list of partitions such as 10,11,12, or of mappings with partition, knobs, env"),
+    ] = ()
+    budget: Annotated[Budget, allowed("a mapping with trials, hours")] = Budget()
+    random_seed: Annotated[int, whole(0, 2**32 - 1, "equal seeds, equal searches")] = 0
+
+    @property
+    def model_path(self) -> Path | None:
+        """Where the model's config lies when `model` is a path; None when it is a name of the catalog."""
+        return None if NAME.fullmatch(self.model) and not self.model.endswith(".json") else self.absolute(self.model)
+
+    @property
+    def trace_path(self) -> Path | None:
+        """Where the trace lies; None for a random workload."""
+        return self.absolute(self.workload.file) if isinstance(self.workload, TraceWorkload) else None
+
+    def resolved(self) -> dict[str, Any]:
+        """Every value, defaults included, as plain JSON; `from_mapping` reads it back. Paths are absolute."""
+        plain = super().resolved()
+        if self.model_path is not None:
+            plain["model"] = str(self.model_path)
+        if self.trace_path is not None:
+            plain["workload"]["file"] = str(self.trace_path)
+        return plain
+
+    @classmethod
+    def cross_faults(cls, reading: Reading) -> Iterator[Fault]:
+        """Sizes that do not fit together, flags and seeds outside the knobs."""
+        cluster, engine = reading.sound("cluster"), reading.sound("engine")
+        parallel, knobs = reading.sound("parallel"), reading.sound("knobs")
+        if isinstance(written := reading.document.value.get("knobs"), dict):
+            yield from _knob_name_faults(written)
+        if isinstance(cluster, Cluster) and isinstance(parallel, Parallel):
+            yield from _size_faults(cluster, parallel)
+        if isinstance(knobs, Knobs) and isinstance(parallel, Parallel):
+            for stage in knobs.partition.pinned:
+                if not 0 <= stage < parallel.pp:
+                    text = f"there is no stage {stage}; allowed: 0 to {parallel.pp - 1} (parallel.pp is {parallel.pp})"
+                    yield Fault(("knobs", "partition", "pinned", stage), text)
+        if isinstance(knobs, Knobs) and isinstance(engine, Engine):
+            yield from _start_faults("flags", engine.flags, knobs.flags)
+            yield from _start_faults("env", engine.env, knobs.env)
+        seeds = reading.document.value.get("seeds")
+        for index in range(len(seeds) if isinstance(seeds, list) else 0):
+            seed = reading.sound("seeds", index)
+            if isinstance(seed, Seed) and (isinstance(knobs, Knobs) or "knobs" not in reading.document.value):
+                yield from _seed_faults(index, seed, knobs if isinstance(knobs, Knobs) else Knobs())
+
+
+def _knob_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
+    for name, value in knobs.items():
+        if name in Knobs.model_fields:
+            continue
+        if isinstance(value, dict) and not value.keys().isdisjoint(PartitionKnob.model_fields):
+            yield Fault(("knobs", name), "holds bounds of the partition, did you mean partition?; allowed: partition")
+        elif text := flag_name_fault(str(name)):
+            yield Fault(("knobs", name), text)
+
+
+def _size_faults(cluster: Cluster, parallel: Parallel) -> Iterator[Fault]:
+    for key, value in (("gpu", cluster.gpu), ("reserved_gib", cluster.reserved_gib)):
+        if isinstance(value, tuple) and len(value) != parallel.pp:
+            text = (
+                f"found a list of {len(value)}; allowed: one for all, or a list of {parallel.pp} (parallel.pp stages)"
+            )
+            yield Fault(("cluster", key), text)
+    tp, per_node = parallel.tp, cluster.gpus_per_node
+    have, need = cluster.nodes * per_node, tp * parallel.pp
+    if tp > per_node:
+        text = f"found {tp}; allowed: at most {per_node} (cluster.gpus_per_node), as a stage stands in one node"
+        yield Fault(("parallel", "tp"), text)
+    elif need > have:
+        text = f"tp {tp} × pp {parallel.pp} needs {need} GPUs; allowed: at most {have} (nodes × gpus_per_node)"
+        yield Fault(("parallel", "pp"), text)
+    elif need > per_node and per_node % tp:
+        text = f"found {tp}, which puts a stage on two nodes; allowed: a divisor of cluster.gpus_per_node ({per_node})"
+        yield Fault(("parallel", "tp"), text)
+
+
+def _start_faults(section: str, fixed: Mapping[str, FlagValue], varied: Mapping[str, Knob]) -> Iterator[Fault]:
+    """A flag that is also a knob starts at a value the knob can take."""
+    for name, value in fixed.items():
+        if name in varied and not knob_allows(varied[name], value):
+            text = f"found {describe(value)}, where its knob starts; allowed: {knob_words(varied[name])} (knobs)"
+            yield Fault(("engine", section, name), text)
+
+
+def _seed_faults(index: int, seed: Seed, knobs: Knobs) -> Iterator[Fault]:
+    for section, values, varied in (("knobs", seed.knobs, knobs.flags), ("env", seed.env, knobs.env)):
+        for name, value in values.items():
+            path = ("seeds", index, section, name)
+            if name not in varied:
+                names = ", ".join(varied) or "none, as none varies"
+                yield Fault(path, f"not a knob of this space{did_you_mean(name, varied)}; allowed: {names}")
+            elif not knob_allows(varied[name], value):
+                yield Fault(
+                    path,
+                    f"found {describe(value)}, which the search cannot propose; allowed: {knob_words(varied[name])}",
+                )
+
+
+def load_search_space(name: str, *, project: Path = Path()) -> SearchSpace:
+    """Find and read a search space by name or path.
+
+    Raises:
+        SpecError: not found, or every fault of the file.
+    """
+    return SearchSpace.from_yaml(catalog.find(Kind.SEARCH_SPACE, name, project=project))

@@ -1,0 +1,109 @@
+"""Where and how the model is served: the cluster, the engine and what is fixed about it, the parallel sizes.
+
+Decision: what differs from stage to stage (GPU type, memory taken by others) is a list in stage order, because stages
+are what a partition talks about; everything the engine has only one of (TP size) is one value, and a list is refused
+with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from partitune.spec.knobs import MAX_STAGES, EnvName, EnvValue, FlagName, FlagValue
+from partitune.spec.strict_model import StrictModel, allowed, number, refused, whole
+
+T = TypeVar("T")
+
+_VERSION = r"[0-9]+(\.[0-9]+){1,3}((a|b|rc|\.dev|\.post)[0-9]*)*(\+[a-z0-9.]+)?"
+_WORD = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
+Word = Annotated[str, Field(pattern=_WORD)]
+ReservedGib = Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)]
+
+
+def _how_many(value: object) -> str:
+    return "per_stage" if isinstance(value, list | tuple) else "all"
+
+
+def _one_size(value: object) -> object:
+    if isinstance(value, list | tuple | Mapping):
+        raise refused(
+            "found a size per stage; allowed: one whole number for all stages, as engines have no tensor-parallel "
+            "size per stage (give unequal stages unequal layers instead)"
+        )
+    return value
+
+
+def _version(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch(_VERSION, value, re.ASCII):
+        raise refused(f'found the text {value[:60]!r}; allowed: a released version such as "0.33.0"')
+    return value
+
+
+OneOrPerStage = Annotated[
+    Annotated[T, Tag("all")]
+    | Annotated[tuple[T, ...], Field(strict=False, min_length=1, max_length=MAX_STAGES), Tag("per_stage")],
+    Discriminator(_how_many),
+]
+
+
+class Links(StrictModel):
+    """Names of the connections; what is left out follows from the GPU type."""
+
+    in_node: Annotated[Word | None, allowed("the name of a link, such as nvlink5")] = None
+    between_nodes: Annotated[Word | None, allowed("the name of a link, such as infiniband-400g")] = None
+
+
+class Cluster(StrictModel):
+    """The machines of one replica."""
+
+    nodes: Annotated[int, whole(1, 4096, "machines")]
+    gpus_per_node: Annotated[int, whole(1, 1024, "GPUs of a machine")]
+    gpu: Annotated[OneOrPerStage[Word], allowed("a GPU type such as H200, or a list with the type of every stage")]
+    reserved_gib: Annotated[
+        OneOrPerStage[ReservedGib],
+        allowed("GiB of each GPU that others use, 0 to 10000, or a list with one number a stage"),
+    ] = 0.0
+    links: Annotated[Links, allowed("a mapping with in_node, between_nodes")] = Links()
+    gpu_hour_price_usd: Annotated[float | None, number(0, 1e6, "price of one GPU for an hour", above=True)] = None
+
+    def gpu_of_stages(self, stages: int) -> tuple[str, ...]:
+        """GPU type of every stage."""
+        return (self.gpu,) * stages if isinstance(self.gpu, str) else self.gpu
+
+    def reserved_gib_of_stages(self, stages: int) -> tuple[float, ...]:
+        """GiB taken by others on each GPU of every stage."""
+        return self.reserved_gib if isinstance(self.reserved_gib, tuple) else (self.reserved_gib,) * stages
+
+
+class Engine(StrictModel):
+    """The engine, and the flags and variables it is started with; its own defaults hold for the rest.
+
+    A flag that is also a knob has its starting value here: the one of the baseline and of the seeds.
+    """
+
+    name: Annotated[Word, allowed("the name of an engine, such as vllm")] = "vllm"
+    version: Annotated[str, BeforeValidator(_version), allowed('a released version in quotes, such as "0.33.0"')] = (
+        "0.33.0"
+    )
+    runner: Annotated[
+        Literal["auto", "v1", "v2"], allowed("auto (what this version takes by itself), v1 or v2 (vLLM's model runner)")
+    ] = "auto"
+    split_rule: Annotated[Word | None, allowed("the name of a default split; the engine's own if left out")] = None
+    flags: Annotated[
+        dict[FlagName, FlagValue],
+        allowed("a mapping of engine flags in snake_case to values, such as {max_num_seqs: 128}"),
+    ] = Field(default_factory=dict)
+    env: Annotated[
+        dict[EnvName, EnvValue], allowed("a mapping of environment variables to texts, such as {NCCL_DEBUG: WARN}")
+    ] = Field(default_factory=dict)
+
+
+class Parallel(StrictModel):
+    """Tensor- and pipeline-parallel sizes."""
+
+    tp: Annotated[int, BeforeValidator(_one_size), whole(1, 1024, "GPUs of a stage")]
+    pp: Annotated[int, whole(1, MAX_STAGES, "pipeline stages")]

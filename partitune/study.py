@@ -1,0 +1,126 @@
+"""One study from start to end: open the database, rebuild what is known, run the loop, say how it ended.
+
+Decision: a study is found by its name and goes on where it stopped; its name is that of the search space unless the
+user gives one. Everything that changes what a trial means (model, cluster, engine, load, knobs, objectives, seed)
+must be the same as when it began; only the budget and the description may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from partitune.drivers.simulator import SimulatorDriver
+from partitune.errors import SpecError
+from partitune.pool import LocalPool, Pool, WarmingPool
+from partitune.problem import pose
+from partitune.proposer.optuna_proposer import OptunaProposer
+from partitune.result import Objective, Result
+from partitune.search import Budget, Progress, search
+from partitune.space import Proposal, Space
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
+from partitune.store import Store, StudyState
+
+#: Keys of a search space that say how long to look, not what a trial means.
+MAY_DIFFER = ("budget", "description")
+Watch = Callable[[Progress, int | None, Proposal | None, Result | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to search, where the results go and where candidates run."""
+
+    spec: SearchSpace
+    runner: Runner
+    database: str
+    study: str
+    pool: str = "ray"  # or local
+    ray_address: str | None = None
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Gives finished trials their number and commits them."""
+
+    store: Store
+    study: str
+    next_number: int
+
+    def record(self, result: Result, label: str) -> int:
+        """Commit one trial and return its number."""
+        number = self.next_number
+        self.store.record(self.study, number, result, label)
+        self.next_number += 1
+        return number
+
+
+def objectives_of(spec: SearchSpace) -> tuple[Objective, ...]:
+    """Metric and direction of every objective, the first one naming the winner."""
+    return tuple(Objective(one.metric, one.better.value) for one in spec.objectives)
+
+
+def start(plan: Plan) -> tuple[Space, SimulatorDriver]:
+    """Look up and check everything of `plan` that can be wrong, before anything is written.
+
+    Raises:
+        SpecError: names the file and line.
+    """
+    problem = pose(plan.spec)
+    space = Space(problem, plan.spec)
+    return space, SimulatorDriver(problem)
+
+
+def run(plan: Plan, watch: Watch, finished: Callable[[Store, Progress], None]) -> Progress:
+    """Run or resume a study. `finished` is called when the result stands, before workers are shut down.
+
+    Raises:
+        SpecError: the search space; StoreError: the database; ClusterError: Ray at a given address.
+    """
+    space, driver = start(plan)
+    objectives = objectives_of(plan.spec)
+    proposer = OptunaProposer(space, objectives, tuple(plan.spec.slo), plan.spec.random_seed)
+    with Store.open(plan.database) as store:
+        stored = _enter(store, plan)
+        for trial in store.trials(plan.study) if stored else ():
+            proposer.tell(trial.result, trial.origin)
+            stored = max(stored, trial.number + 1)
+        recorder = _Recorder(store, plan.study, stored)
+        budget = Budget(plan.spec.budget.trials, plan.spec.budget.hours)
+        state = StudyState.INTERRUPTED
+        try:
+            with _pool(plan, driver) as pool:
+                progress = search(proposer, pool, recorder, budget, already=stored, watch=watch)
+                state = StudyState.FINISHED
+                store.finish(plan.study, state)
+                finished(store, progress)
+        finally:
+            if state is StudyState.INTERRUPTED:
+                store.finish(plan.study, state)
+    return progress
+
+
+def _enter(store: Store, plan: Plan) -> int:
+    """Create the study, or go on with it; the number of trials it has."""
+    resolved = plan.spec.resolved()
+    if plan.study in {study.name for study in store.studies()}:
+        store.resume(plan.study, resolved, runner=plan.runner.name, may_differ=MAY_DIFFER)
+        return sum(store.counts(plan.study).values())
+    store.create_study(
+        plan.study,
+        resolved,
+        engine=plan.spec.engine.name,
+        engine_version=plan.spec.engine.version,
+        runner=plan.runner.name,
+        random_seed=plan.spec.random_seed,
+    )
+    return 0
+
+
+def _pool(plan: Plan, driver: SimulatorDriver) -> Pool:
+    if plan.pool == "local":
+        if plan.ray_address is not None:
+            raise SpecError("--ray-address: found beside --pool local; allowed: one of the two")
+        return LocalPool(driver)
+    slots = plan.runner.workers if isinstance(plan.runner.workers, int) else None
+    return WarmingPool(driver, plan.ray_address, slots)

@@ -1,0 +1,30 @@
+"""Fixtures: one Ray cluster for the session, and nothing a test does reaches the user's own folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+# Before Ray is imported anywhere: no usage report, no token file in the home of whoever runs the tests.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A local Ray of two CPUs, started once."""
+    import ray
+
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100_000_000,
+        runtime_env={"env_vars": {"PYTHONPATH": here}},  # workers import the scripted driver of the tests
+    )
+    yield
+    ray.shutdown()

@@ -1,0 +1,73 @@
+"""Architectures made by hand for tests that need a shape, not a real config.json."""
+
+from __future__ import annotations
+
+from partitune.cluster.hardware import Gpu
+from partitune.model.architecture import (
+    STATE_KINDS,
+    Architecture,
+    Attention,
+    AttentionBlock,
+    Edges,
+    Ffn,
+    FfnBlock,
+    Layer,
+)
+
+H200 = Gpu("H200", 150_000_000_000, 4.8e12, 9.9e14, 2.0e15, 2.0e15, "test", "hopper")
+KIMI_K3_KINDS = "lllf" * 23 + "f"  # 93 layers: latent attention at every fourth and at the last (facts of the config)
+
+
+def architecture(
+    kinds: str,
+    *,
+    name: str = "toy",
+    model_class: str = "LlamaForCausalLM",
+    attention: Attention = Attention.FULL,
+    kv_bytes_per_token: int = 4096,
+    shards: int = 8,
+    heads: int = 64,
+    state_bytes: int = 6_291_456,
+    window: int = 128,
+    moe: bool = False,
+    illegal_cuts: frozenset[int] = frozenset(),
+    max_position: int = 32768,
+) -> Architecture:
+    """One letter a layer: f attention, w sliding window, l fixed state (KDA), - feed-forward only."""
+    mixers = {"f": attention, "w": Attention.SLIDING, "l": Attention.KDA, "-": Attention.NONE}
+    layers = []
+    for index, letter in enumerate(kinds):
+        kind = mixers[letter]
+        state = kind in STATE_KINDS
+        block = AttentionBlock(
+            kind=kind,
+            params=1000,
+            weight_bytes=2000.0,
+            dtype="bf16",
+            flops_per_token=2000.0,
+            flops_per_pair=0.0 if state else 4.0,
+            kv_bytes_per_token=0 if state or kind is Attention.NONE else kv_bytes_per_token,
+            shards=shards,
+            heads=heads,
+            window=window if kind is Attention.SLIDING else None,
+            state_bytes=state_bytes if state else 0,
+        )
+        ffn = FfnBlock(Ffn.MOE if moe else Ffn.DENSE, 1000, 2000.0, "bf16", 2000.0)
+        layers.append(Layer(index, block, ffn))
+    edges = Edges(1000, 1000, 2000.0, tied=False, head_params=1000, head_bytes=2000.0)
+    return Architecture(name, model_class, 64, tuple(layers), edges, max_position, "test", illegal_cuts=illegal_cuts)
+
+
+def kimi_k3() -> Architecture:
+    """Kimi-K3 in what partition and KV planning see of it."""
+    return architecture(
+        KIMI_K3_KINDS,
+        name="Kimi-K3",
+        model_class="KimiK3ForConditionalGeneration",
+        attention=Attention.MLA,
+        kv_bytes_per_token=1152,
+        shards=1,
+        heads=96,
+        moe=True,
+        max_position=1_048_576,
+    )

@@ -1,0 +1,46 @@
+"""Results and studies that the store tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from partitune.result import Candidate, Measurement, Outcome, Result, StageReport
+from partitune.store import Store
+
+SPEC = {"model": "kimi-k3", "parallel": {"pp": 2, "tp": 8}, "knobs": [{"name": "max_num_seqs", "values": [64, 128]}]}
+
+
+def stage(number: int, layers: int) -> StageReport:
+    return StageReport(number, layers, {"kda": layers}, 1.5, 0.25, 0.125, 0.8, 90 * 2**30, 40 * 2**30, 3000, 2**31)
+
+
+def ok(partition: tuple[int, ...] = (47, 46), *, metrics: dict[str, float] | None = None, **knobs: int) -> Result:
+    measurement = Measurement(
+        metrics={"output_throughput_tok_s": 1234.5, "ttft_p99_ms": 87.25} if metrics is None else metrics,
+        stages=tuple(stage(number, layers) for number, layers in enumerate(partition)),
+        regime="R1",
+        kv_blocks=3000,
+        kv_tokens=48000,
+        limiting_stage=1,
+        limiting_reason="LM head",
+        simulated=True,
+        constraints={"ttft_p99_ms": -0.5},
+    )
+    return Result(Candidate(partition, knobs), Outcome.OK, "", measurement, {"ttft_p99_ms": -0.5}, 0.75)
+
+
+def failed(outcome: Outcome = Outcome.FAILED, reason: str = "the engine did not start", **knobs: int) -> Result:
+    return Result(Candidate((47, 46), knobs), outcome, reason)
+
+
+def start(store: Store, name: str = "k3") -> str:
+    store.create_study(name, SPEC, engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=7)
+    return name
+
+
+def filled(path: Path, trials: int = 3) -> Path:
+    with Store.open(path) as store:
+        start(store)
+        for number in range(trials):
+            store.record("k3", number, ok(knob=number), "sampler:0")
+    return path

@@ -1,0 +1,67 @@
+"""Imports go one way: a module imports only from rooms above its own."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import partitune
+
+ROOMS = [
+    "errors", "result", "catalog", "spec", "model", "cluster", "partition", "costs", "engines", "sim", "problem",
+    "load", "plans", "space", "drivers", "profile", "pool", "proposer", "store", "search", "analysis", "report", "export", "study", "jobs",
+    "cli", "__main__",
+]  # fmt: skip
+PACKAGE = Path(partitune.__file__).parent
+
+
+def room_of(parts: tuple[str, ...]) -> str:
+    return parts[0].removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import; the order test cannot see it"
+            names = [node.module or ""] if node.module != "partitune" else [f"partitune.{a.name}" for a in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("partitune.")}
+    return rooms - {"__version__"}
+
+
+def modules() -> list[Path]:
+    return [
+        path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in ("__init__.py", "_catalog")
+    ]
+
+
+def test_every_room_is_in_the_order() -> None:
+    rooms = {room_of(path.relative_to(PACKAGE).parts) for path in modules()}
+    assert rooms <= set(ROOMS), f"rooms without a place in the order: {sorted(rooms - set(ROOMS))}"
+
+
+def test_a_module_imports_only_from_its_own_room_or_one_above() -> None:
+    wrong = []
+    for path in modules():
+        relative = path.relative_to(PACKAGE)
+        room = room_of(relative.parts)
+        below = [other for other in imported_rooms(path) if ROOMS.index(other) > ROOMS.index(room)]
+        wrong += [f"{relative} imports {other}, which stands below {room}" for other in below]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_is_longer_than_400_lines_and_none_is_a_grab_bag() -> None:
+    for path in modules():
+        assert len(path.read_text().splitlines()) <= 400, f"{path.name}: split it by idea"
+        assert path.stem not in {"utils", "helpers", "common", "misc", "manager"}
+
+
+def test_no_engine_is_ever_imported() -> None:
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [n for n in names if n.split(".")[0] in {"vllm", "sglang", "torch"}], path

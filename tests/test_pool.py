@@ -1,0 +1,82 @@
+"""LocalPool, RayPool and WarmingPool keep one contract; a real Ray cluster on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from partitune.errors import ClusterError
+from partitune.pool import LocalPool, Pool, RayPool, WarmingPool
+from partitune.result import Candidate, Outcome
+from tests.contracts.pool import PoolContract, drain
+from tests.scripted import ScriptedDriver
+
+
+class TestLocalPool(PoolContract):
+    @pytest.fixture
+    def pool(self) -> Iterator[Pool]:
+        with LocalPool(ScriptedDriver()) as pool:
+            yield pool
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+class TestRayPool(PoolContract):
+    @pytest.fixture
+    def pool(self) -> Iterator[Pool]:
+        with RayPool(ScriptedDriver()) as pool:
+            yield pool
+
+    def test_a_worker_that_dies_makes_its_candidate_lost(self, pool: Pool) -> None:
+        result = self.one(pool, "die")
+        assert result.outcome is Outcome.LOST
+        assert result.reason.startswith("Ray lost the worker: ")
+        assert self.one(pool, "ok").outcome is Outcome.OK
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+class TestWarmingPool(PoolContract):
+    @pytest.fixture
+    def pool(self) -> Iterator[Pool]:
+        with WarmingPool(ScriptedDriver()) as pool:
+            yield pool
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_first_candidate_runs_in_process_and_a_later_one_on_ray() -> None:
+    with WarmingPool(ScriptedDriver()) as pool:
+        seen = set()
+        for number in range(1, 200):
+            pool.submit(Candidate((number,), {"act": "slow"}))
+            seen.add(pool.description.partition(" (")[0])
+            drain(pool, 1)
+            if len(seen) == 2:
+                break
+    assert seen == {"in process", "Ray, local"}
+
+
+def test_a_named_cluster_that_is_not_there_ends_the_search_instead_of_running_elsewhere() -> None:
+    with WarmingPool(ScriptedDriver(), address="127.0.0.1:1") as pool:
+        pool._starter.join()
+        with pytest.raises(ClusterError, match="127.0.0.1:1"):
+            _ = pool.free_slots
+
+
+def test_an_unreachable_cluster_is_one_clear_error() -> None:
+    script = """
+from partitune.errors import ClusterError
+from partitune.pool import RayPool
+from tests.scripted import ScriptedDriver
+try:
+    RayPool(ScriptedDriver(), address="127.0.0.1:1").start()
+except ClusterError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.startswith("Ray at 127.0.0.1:1 cannot be used: ")
+    assert "--pool local" in done.stdout
