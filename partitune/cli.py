@@ -3,6 +3,7 @@
 Decision: argparse, and every heavy import inside its handler, so that `--help` is instant. Data goes to stdout,
 everything else to stderr. Exit codes: 0 done, 1 the answer is no (a candidate cannot run, nothing can be deployed),
 2 the input is wrong, 130 interrupted.
+"""
 
 from __future__ import annotations
 
