@@ -170,6 +170,16 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _verify(arguments: argparse.Namespace) -> int:
+    from partitune.report.verification import verify_kv, verify_schedules
+
+    check = {"schedules": verify_schedules, "kv": verify_kv}[arguments.what]
+    found = check(arguments.files)
+    for one in found:
+        print(one.text)
+    return 0 if all(one.agrees for one in found) else 1
+
+
 def _spec(arguments: argparse.Namespace) -> SearchSpace:
     """The search space that the arguments mean; also puts the knobs of `--set` into `arguments.knobs`."""
     from partitune.spec.overrides import from_flags, parse_settings, with_settings
@@ -269,6 +279,10 @@ def _parser() -> argparse.ArgumentParser:
 
     command = _command(commands, "list", _list, "search spaces, runners and models that a name can mean")
     command.add_argument("--json", action="store_true", help="JSON on stdout")
+
+    command = _command(commands, "verify", _verify, "hold the simulator against recordings of the real engine")
+    command.add_argument("what", choices=("schedules", "kv"), help="recorded schedules, or recorded KV plans")
+    command.add_argument("files", nargs="+", metavar="FILE", help="a JSON file of recordings")
     return parser
 
 

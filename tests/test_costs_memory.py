@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from math import ceil
 
 import numpy as np
 import pytest
@@ -106,6 +107,43 @@ def test_a_reserve_takes_from_its_own_stage_only() -> None:
     assert taken[0].budget_bytes == taken[0].total_bytes - (4 << 30)
     assert free[0].kv_bytes - taken[0].kv_bytes == pytest.approx(4 * 2**30 - 0.08 * free[0].total_bytes, rel=1e-6)
     assert free[1] == taken[1]
+
+
+def test_a_reserve_says_which_utilisation_starts() -> None:
+    # vLLM 0.32 v1/worker/utils.py request_memory: ValueError where less is free than ceil(total * utilisation)
+    def starts(utilisation: float, free: float) -> bool:
+        return free >= ceil(gpu("RTX-3090").memory_bytes * utilisation)
+
+    qwen = load_architecture("qwen3-8b")
+    free = gpu("RTX-3090").memory_bytes - (4 << 30)
+    asked, fine = two_cards(qwen, [4.0, 0.0]).partition((18, 18))
+    assert fine.utilization_to_set is None
+    assert not starts(SMALL.gpu_memory_utilization, free)
+    assert asked.utilization_to_set is not None
+    # 19.55 of 23.55 GiB less 0.6 GiB of context and 0.33 GiB of NCCL buffers, all held before vLLM looks
+    assert asked.utilization_to_set == pytest.approx((19.55 - 0.6 - 0.334) / 23.55, abs=0.001)
+    assert starts(asked.utilization_to_set, free - asked.runtime_bytes)
+    assert not starts(asked.utilization_to_set + 0.001, free - asked.runtime_bytes)
+    assert asked.verdict.endswith(f"; starts only with gpu_memory_utilization {asked.utilization_to_set} or less")
+    lowered = replace(SMALL, gpu_memory_utilization=asked.utilization_to_set)
+    assert two_cards(qwen, [4.0, 0.0], lowered).stage(0, 0, 18).utilization_to_set is None
+
+
+def test_a_utilisation_near_one_leaves_no_room_for_the_runtime_itself() -> None:
+    everything = replace(SMALL, gpu_memory_utilization=0.99)
+    assert two_cards(load_architecture("qwen3-8b"), [0, 0], everything).stage(0, 0, 18).utilization_to_set == 0.960
+
+
+def test_what_a_rank_holds_whole_is_counted_on_every_rank() -> None:
+    one, two = (
+        MemoryModel(
+            load_architecture("kimi-k3"), build_placement(gpu("B300"), nodes=1, gpus_per_node=8, tp=tp, pp=1), STUDY
+        ).stage(0, 3, 4)
+        for tp in (1, 2)
+    )
+    norms = 6 * 7168 * 2
+    whole = 2 * ((1536 + 576) * 7168 + 2048) + 2 * (896 * 7168 + 2 * 3584 * 7168 + 3584) + 4 * 896
+    assert 2 * two.layer_weight_bytes - one.layer_weight_bytes == pytest.approx(whole + norms, rel=1e-9)
 
 
 def test_weights_that_nearly_fill_the_card_fail_while_loading() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -31,12 +32,12 @@ SET_UPS = {
 #: Honest bands: (median, worst) of |model / measured - 1| over 19 points. DeepSeek-V3's rows contain the eager launch
 #: floor of its fp8 shared expert (60-270 us), which a server inside a CUDA graph does not pay: the model is below them.
 BANDS = {
-    "c01": (0.14, 0.27),
-    "c03": (0.06, 0.20),
-    "c05": (0.07, 0.22),
-    "c07": (0.06, 0.12),
-    "c14": (0.06, 0.18),
-    "c15": (0.09, 0.16),
+    "c01": (0.115, 0.25),
+    "c03": (0.04, 0.17),
+    "c05": (0.055, 0.185),
+    "c07": (0.04, 0.08),
+    "c14": (0.045, 0.14),
+    "c15": (0.07, 0.13),
 }
 DEFAULT = (11, 11, 12, 12, 12, 12, 12, 11)
 
@@ -126,6 +127,32 @@ def test_the_expert_kernel_matters_more_than_the_partition() -> None:
     assert saved == pytest.approx(5.7e-3, rel=0.2)
     with pytest.raises(SpecError, match="w4a16_marlin"):
         costs("kimi-k3", "B300", 2, 1, "w4a9")
+
+
+def test_stages_of_one_gpu_share_their_layer_times_and_nobody_can_spoil_them() -> None:
+    model = costs("kimi-k3", "H200", 2, 8)
+    here = model.layer_s(2, prefill(2048))
+    with pytest.raises(ValueError, match="read-only"):
+        here[0] = 0.0
+    other = model.layer_s(2, prefill(512)).sum()
+    assert other < here.sum() == model.layer_s(5, prefill(2048)).sum()
+
+
+def test_what_a_rank_holds_whole_does_not_get_faster_with_more_ranks() -> None:
+    # Kimi-K3's router, latent projections, q_a and kv_a: 146 MB a layer with MLA, read whole by each of 8 ranks
+    real = costs("kimi-k3", "H200", 8)
+    layers = tuple(
+        replace(
+            layer,
+            attention=replace(layer.attention, replicated_bytes=0.0),
+            ffn=replace(layer.ffn, replicated_bytes=0.0),
+        )
+        for layer in real.architecture.layers
+    )
+    divided = RooflineCosts(replace(real.architecture, layers=layers), real.placement)
+    more = real.layer_s(0, decode(1, 1))[3] - divided.layer_s(0, decode(1, 1))[3]
+    at_peak = 146e6 * (1 - 1 / 8) / 4.8e12
+    assert at_peak < more < 1.5 * at_peak
 
 
 def test_later_layers_of_kimi_k3_mix_more_residuals() -> None:

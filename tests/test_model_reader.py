@@ -56,6 +56,32 @@ def test_file_and_folder(tmp_path: Path) -> None:
     assert by_folder.name == "My-Model"
     assert by_folder.source == str(folder / "config.json")
     assert by_folder.published_params is None
+    assert by_folder.repository is None
+
+
+@pytest.mark.parametrize(
+    ("name", "catalog_name", "repository"),
+    [
+        ("kimi-k3", "kimi-k3", "moonshotai/Kimi-K3"),
+        ("K3", "kimi-k3", "moonshotai/Kimi-K3"),
+        ("MOONSHOTAI/kimi-k3", "kimi-k3", "moonshotai/Kimi-K3"),
+        ("llama-70b", "llama-3.1-70b", "meta-llama/Meta-Llama-3.1-70B"),
+        # checkpoints of one architecture: the one that was asked for is the one to serve
+        ("glm-4.6", "glm-4.6", "zai-org/GLM-4.6"),
+        ("glm-4.7", "glm-4.6", "zai-org/GLM-4.7"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-v3", "deepseek-ai/DeepSeek-V3.1"),
+    ],
+)
+def test_a_catalog_model_names_what_to_serve(name: str, catalog_name: str, repository: str) -> None:
+    found = load_architecture(name)
+    assert (found.name, found.repository) == (catalog_name, repository)
+
+
+def test_a_catalog_model_says_the_same_source_everywhere() -> None:
+    for model in MODELS:
+        found = load_architecture(model.name)
+        assert found.source == f"partitune/model/configs/{model.repository.replace('/', '--')}.json"
+        assert found.repository == model.repository
 
 
 def test_a_local_folder_wins_over_the_catalog_only_with_a_config(

@@ -6,7 +6,7 @@ CUDA-graph estimate; KV gets ceil(total * utilisation) less all that. Weights an
 are estimates, listed below with their grounds. Two verdicts: loading needs the weights and a working copy of one layer
 to fit the card, which no utilisation setting protects; serving needs something left for KV. A reserve (memory others
 hold) lowers the budget only where utilisation would have reached it; vLLM would not start there, so the stage says
-which utilisation it has to be given. A solver asks for every (stage, first, stop), so the same terms come as arrays too.
+which utilisation does. A solver asks for every (stage, first, stop), so the same terms come as arrays too.
 """
 
 from __future__ import annotations

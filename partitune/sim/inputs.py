@@ -1,0 +1,95 @@
+"""What a simulated run is given: requests, scheduler settings and the small times around the GPU work.
+
+Decision: these are plain frozen values that name every setting the engine's scheduler looks at, so that a run is a
+pure function of its inputs and a cached result cannot depend on anything else. Prefix caching is not among them: every
+prompt is taken to be new, as the benchmark's random prompts are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partitune.engines.regimes import Regime
+from partitune.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as the client has it. It always produces `output_tokens` tokens (the benchmark ignores EOS)."""
+
+    id: str
+    arrival_s: float  # when the client wants to send it
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The engine's scheduler and KV cache, as vLLM 0.33.0 `config/scheduler.py` and `config/cache.py` spell them.
+
+    A request holds `full_groups` blocks per `block_size` tokens, one block per state group (linear attention keeps one
+    state per sequence), and for every entry of `windows` the blocks that a sliding window of that many tokens still
+    sees. One block of `num_blocks` is the engine's null block and is never handed out.
+
+    Raises:
+        SpecError: a value no engine accepts, or a combination vLLM refuses at start-up.
+    """
+
+    regime: Regime
+    stages: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    num_blocks: int
+    block_size: int = 16
+    max_model_len: int = 1 << 30
+    queue_slots: int | None = None  # None: what the regime says
+    long_prefill_token_threshold: int = 0  # 0: off
+    enable_chunked_prefill: bool = True
+    reserve_full_isl: bool = True  # admit a request only when its whole prompt fits the free blocks
+    watermark: float = 0.0  # share of the blocks kept free when admitting beside running requests
+    full_groups: int = 1
+    state_groups: int = 0
+    windows: tuple[int, ...] = ()  # one window size (tokens) per sliding-window group
+    align_chunks: bool = False  # hybrids with prefix caching: prompt chunks end on block borders ("align" mode)
+
+    def __post_init__(self) -> None:
+        for key in ("stages", "max_num_batched_tokens", "max_num_seqs", "block_size", "max_model_len", "slots"):
+            if getattr(self, key) < 1:
+                raise SpecError(f"scheduler settings: {key} is {getattr(self, key)}; it must be 1 or more")
+        if self.num_blocks < 2:
+            raise SpecError(
+                f"scheduler settings: num_blocks is {self.num_blocks}; it must be 2 or more (one is reserved)"
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise SpecError(
+                f"scheduler settings: max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs "
+                f"{self.max_num_seqs}; the engine refuses that, raise the first or lower the second"
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise SpecError(
+                f"scheduler settings: without chunked prefill max_num_batched_tokens {self.max_num_batched_tokens} "
+                f"must be at least max_model_len {self.max_model_len}"
+            )
+
+    @property
+    def slots(self) -> int:
+        """Batches that may be in flight."""
+        return self.regime.queue_slots(self.stages) if self.queue_slots is None else self.queue_slots
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Seconds beside the stages' own work. All zero is the engine of the recorded schedules."""
+
+    engine_step_s: float = 0.0  # engine core: schedule, serialise, dispatch and update of one non-empty step
+    empty_step_s: float = 0.0  # engine core: after a step in which nothing was scheduled
+    sample_s: float = 0.0  # last stage: sampler beyond what the stage costs hold
+    broadcast_s: float = 0.0  # sampled tokens from the last stage to the others (R1, R3, R4)
+    d2h_s: float = 0.0  # sampled tokens from the last stage's GPU to the engine core
+
+
+#: For runs that should look like a server. Only the 1 ms is the engine's own figure (`v1/engine/core.py`
+#: `_process_engine_step`, `time.sleep(0.001)`); the others are assumptions, to be replaced by measured ones: a quarter
+#: millisecond of Python for a step, 100 us of sampler kernels, one small NCCL message across nodes, and a pinned copy
+#: with its event and the message queue to the engine process.
+DEFAULT_OVERHEADS = Overheads(engine_step_s=250e-6, empty_step_s=1e-3, sample_s=100e-6, broadcast_s=50e-6, d2h_s=100e-6)

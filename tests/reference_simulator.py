@@ -1,0 +1,365 @@
+"""The simulator written for the eye: one object per request, one scan of the running list per step, no shortcuts.
+
+It follows vLLM 0.33.0 `v1/core/sched/scheduler.py`, `async_scheduler.py`, `v1/core/kv_cache_manager.py` and
+`v1/engine/core.py` line by line and is the oracle that the fast simulator is held to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from partitune.costs.interface import Batch, StageCosts
+from partitune.engines.regimes import Regime
+from partitune.sim.inputs import Overheads, Request, SchedulerSettings
+from partitune.sim.run import RequestTimes, Run, Step
+
+
+@dataclass(eq=False)
+class Tracked:
+    request: Request
+    sent_s: float
+    outputs: int = 0
+    computed: int = 0
+    placeholders: int = 0
+    in_flight: int = 0
+    stale: int = 0
+    eligible_step: int = 0
+    token_s: float = 0.0  # when the newest token is on every stage
+    held: int = 0  # KV blocks
+    reading: bool = True  # its prompt (and, after a preemption, output) is not read to its end
+    state: str = "waiting"
+    token_times: list[float] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        return self.request.prompt_tokens + self.outputs
+
+
+@dataclass
+class Dispatched:
+    dispatch_s: float
+    start_s: float | None
+    end_s: float
+    out_s: float
+    rows: dict[Tracked, int]
+    chunks: set[Tracked]
+    sampled: set[Tracked]
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+class Cache:
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.settings = settings
+        self.free = settings.num_blocks - 1
+        self.watermark = int(settings.watermark * settings.num_blocks)
+
+    def wanted(self, tokens: int, in_flight: int) -> int:
+        s = self.settings
+        blocks = ceil_div(tokens, s.block_size)
+        total = s.full_groups * blocks + s.state_groups
+        for window in s.windows:
+            total += min(blocks, ceil_div(window - 1 + in_flight, s.block_size) + 1)
+        return total
+
+    def allocate(self, sequence: Tracked, new: int, *, admit: bool, running: bool) -> bool:
+        s = self.settings
+        watermark = self.watermark if admit and running else 0
+        if admit and s.reserve_full_isl:
+            full = self.wanted(sequence.tokens, s.slots * s.max_num_batched_tokens)
+            if full - sequence.held + watermark > self.free:
+                return False
+        in_flight = sequence.in_flight + new if sequence.reading else 1
+        wanted = self.wanted(sequence.computed + new, in_flight)
+        if wanted - sequence.held + watermark > self.free:
+            return False
+        self.free -= wanted - sequence.held
+        sequence.held = wanted
+        return True
+
+    def release(self, sequence: Tracked) -> None:
+        self.free += sequence.held
+        sequence.held = 0
+
+
+class Scheduler:
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.settings = settings
+        self.cache = Cache(settings)
+        self.waiting: deque[Tracked] = deque()
+        self.running: list[Tracked] = []
+        self.finished_unflushed = False
+        self.step = 0
+        self.preemptions = 0
+
+    def has_requests(self) -> bool:
+        return bool(self.waiting or self.running or self.finished_unflushed)
+
+    def align(self, sequence: Tracked, new: int) -> int:
+        s = self.settings
+        start = sequence.computed
+        prefill_end = max(sequence.request.prompt_tokens, sequence.tokens - 1)
+        if not s.align_chunks or start >= prefill_end:
+            return new
+        block = s.block_size
+        end = start + new
+        if end < prefill_end:
+            limit = s.max_num_batched_tokens
+            if s.long_prefill_token_threshold:
+                limit = min(limit, s.long_prefill_token_threshold)
+            aligned = end // block * block
+            if aligned > start or block <= limit:
+                end = aligned
+        stops = [(sequence.tokens - 1) // block * block]
+        if start % block:
+            stops.append((start // block + 1) * block)
+        end = min([stop for stop in stops if start < stop < end], default=end)
+        return max(end - start, 0)
+
+    def schedule(self) -> tuple[dict[Tracked, int], set[Tracked], set[Tracked]]:  # noqa: C901 - one scan, as in the engine
+        s = self.settings
+        self.step += 1
+        budget = s.max_num_batched_tokens
+        threshold = s.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
+        rows: dict[Tracked, int] = {}
+        preempted = False
+        index = 0
+        while index < len(self.running) and budget > 0:
+            seq = self.running[index]
+            confirmed = seq.computed + 2 - seq.placeholders
+            if seq.placeholders > 0 and confirmed >= seq.request.prompt_tokens + seq.request.output_tokens:
+                index += 1
+                continue
+            if self.step < seq.eligible_step:
+                index += 1
+                continue
+            new = seq.tokens + seq.placeholders - seq.computed
+            if 0 < threshold < new:
+                new = threshold
+            new = min(new, budget, s.max_model_len - seq.computed - 1)
+            new = self.align(seq, new)
+            if new == 0:
+                index += 1
+                continue
+            while not (allocated := self.cache.allocate(seq, new, admit=False, running=True)):
+                victim = self.running.pop()
+                self.preempt(victim)
+                preempted = True
+                if victim is seq:
+                    break
+            if not allocated:
+                break
+            rows[seq] = new
+            budget -= new
+            index += 1
+        if not preempted:
+            skipped: deque[Tracked] = deque()
+            while budget > 0 and self.waiting and len(self.running) < s.max_num_seqs:
+                seq = self.waiting[0]
+                if seq.stale:
+                    skipped.append(self.waiting.popleft())
+                    continue
+                new = seq.tokens
+                if 0 < threshold < new:
+                    new = threshold
+                if not s.enable_chunked_prefill and new > budget:
+                    break
+                new = self.align(seq, min(new, budget))
+                if new == 0:
+                    break
+                if not self.cache.allocate(seq, new, admit=True, running=bool(self.running)):
+                    break
+                self.waiting.popleft()
+                self.running.append(seq)
+                seq.state = "running"
+                rows[seq] = new
+                budget -= new
+            self.waiting.extendleft(reversed(skipped))
+        chunks = {seq for seq in rows if seq.reading}
+        sampled = set()
+        for seq, new in rows.items():
+            seq.computed += new
+            seq.in_flight += new
+            if seq.computed >= seq.tokens + seq.placeholders:
+                sampled.add(seq)
+                seq.reading = False
+                if s.regime.asynchronous:
+                    seq.placeholders += 1
+                if s.regime is Regime.R3:
+                    seq.eligible_step = self.step + s.stages
+        self.finished_unflushed = False
+        return rows, chunks, sampled
+
+    def preempt(self, seq: Tracked) -> None:
+        self.cache.release(seq)
+        seq.state = "waiting"
+        seq.computed = 0
+        seq.placeholders = 0
+        seq.stale = seq.in_flight
+        seq.reading = True
+        self.waiting.appendleft(seq)
+        self.preemptions += 1
+
+    def update(self, step: Dispatched, now: float) -> list[Tracked]:
+        finished = []
+        for seq, new in step.rows.items():
+            seq.in_flight -= new
+            stale = seq.stale > 0
+            if stale:
+                seq.stale -= new
+            if seq.state == "finished" or seq not in step.sampled:
+                continue
+            seq.outputs += 1
+            seq.token_times.append(now)
+            if self.settings.regime.asynchronous and not stale:
+                seq.placeholders -= 1
+            if seq.outputs >= seq.request.output_tokens or seq.tokens >= self.settings.max_model_len:
+                (self.running if seq.state == "running" else self.waiting).remove(seq)
+                seq.state = "finished"
+                self.cache.release(seq)
+                self.finished_unflushed = True
+                finished.append(seq)
+        return finished
+
+
+class Pipeline:
+    def __init__(self, regime: Regime, costs: StageCosts, overheads: Overheads) -> None:
+        self.regime, self.costs, self.overheads = regime, costs, overheads
+        self.leave = [0.0] * costs.stages  # when the stage is rid of its last batch
+        self.compute = [0.0] * costs.stages
+        self.transfer = [0.0] * costs.stages
+        self.gate = 0.0
+
+    def push(self, batch: Batch, ready: float) -> tuple[float, float, float, float]:
+        o = self.overheads
+        last = self.costs.stages - 1
+        compute = self.costs.compute_s(batch)
+        transfer = self.costs.transfer_s(batch.tokens)
+        if self.regime is Regime.R1:
+            ready = max(ready, self.gate)
+        start = first = max(ready, self.leave[0])
+        for stage in range(last):
+            end = start + compute[stage]
+            self.compute[stage] += compute[stage]
+            # Rendezvous: the receiver posts its receive once it is rid of the batch before.
+            leave = max(end, self.leave[stage + 1]) + transfer[stage] if transfer[stage] > 0.0 else end
+            self.leave[stage] = leave
+            self.transfer[stage] += transfer[stage]
+            self.transfer[stage + 1] += transfer[stage]
+            start = max(leave, self.leave[stage + 1])
+        end = start + compute[last]
+        sampled = end + (o.sample_s if batch.sampled else 0.0)
+        self.compute[last] += sampled - start
+        out = sampled + o.d2h_s
+        blocking = self.regime in (Regime.R2, Regime.R4)
+        self.leave[last] = out if blocking else sampled
+        token = sampled + o.broadcast_s if batch.sampled else sampled
+        if batch.sampled:
+            self.gate = token
+        return first, sampled, token, out
+
+
+def simulate(
+    requests: Sequence[Request],
+    settings: SchedulerSettings,
+    costs: StageCosts,
+    overheads: Overheads,
+    concurrency: int | None = None,
+    context_step: int = 1,
+) -> Run:
+    order = sorted(range(len(requests)), key=lambda i: requests[i].arrival_s)
+    unsent = deque(requests[i] for i in order)
+    slots = deque([0.0] * (concurrency or len(requests)))
+    scheduler = Scheduler(settings)
+    pipeline = Pipeline(settings.regime, costs, overheads)
+    queue: deque[Dispatched] = deque()
+    everyone: dict[str, Tracked] = {}
+    steps: list[Step] = []
+    now = in_pipeline = makespan = 0.0
+    batches = decode_steps = decode_tokens = batch_tokens = 0
+
+    while True:
+        while unsent and slots and max(unsent[0].arrival_s, slots[0]) <= now:
+            request = unsent.popleft()
+            seq = everyone[request.id] = Tracked(request, max(request.arrival_s, slots.popleft()))
+            scheduler.waiting.append(seq)
+        if not queue and not scheduler.has_requests():
+            if not unsent:
+                break
+            now = max(now, unsent[0].arrival_s, slots[0])
+            continue
+
+        executed = False
+        if scheduler.has_requests():
+            rows, reading, sampled = scheduler.schedule()
+            executed = bool(rows)
+            if not executed:
+                queue.append(Dispatched(now, None, now, now, rows, reading, sampled))
+            else:
+                now += overheads.engine_step_s
+                decodes = [q for q in rows if q not in reading]
+                chunks = [(n, q.computed - n) for q, n in rows.items() if q in reading]
+                context = sum(q.computed for q in decodes)
+                grain = context_step * max(1, len(decodes))
+                batch = Batch(
+                    prefill_tokens=sum(n for n, _ in chunks),
+                    prefill_pairs=sum(n * (past + (n + 1) / 2) for n, past in chunks),
+                    decode_tokens=len(decodes),
+                    decode_context=(context + grain // 2) // grain * grain,
+                    sampled=len(sampled),
+                )
+                ready = max([now] + [q.token_s for q in decodes])
+                start, end, token, out = pipeline.push(batch, ready)
+                for q in sampled:
+                    q.token_s = token if settings.regime in (Regime.R3, Regime.R4) else 0.0
+                queue.append(Dispatched(now, start, end, out, rows, reading, sampled))
+                makespan = end
+                in_pipeline += end - start
+                batches += 1
+                decode_steps += bool(decodes)
+                decode_tokens += len(decodes)
+                batch_tokens += batch.tokens
+            last = queue[-1]
+            ids = {q.request.id: n for q, n in rows.items()}
+            steps.append(Step(last.dispatch_s, last.start_s, last.end_s, ids))
+            if len(queue) < settings.slots and (executed or scheduler.has_requests()):
+                if not executed:
+                    now += overheads.empty_step_s
+                continue
+        oldest = queue.popleft()
+        now = max(now, oldest.out_s)
+        slots.extend([now] * len(scheduler.update(oldest, now)))
+        if not executed and scheduler.has_requests():
+            now += overheads.empty_step_s
+
+    times = []
+    gaps = [np.zeros(0)]
+    for request in requests:
+        seq = everyone[request.id]
+        times.append(
+            RequestTimes(
+                request.id, request.prompt_tokens, seq.outputs, seq.sent_s, seq.token_times[0], seq.token_times[-1]
+            )
+        )
+        gaps.append(np.diff(seq.token_times))
+    return Run(
+        requests=tuple(times),
+        inter_token_s=np.concatenate(gaps),
+        makespan_s=makespan,
+        compute_s=tuple(pipeline.compute),
+        transfer_s=tuple(pipeline.transfer),
+        batches=batches,
+        empty_steps=len(steps) - batches,
+        decode_steps=decode_steps,
+        decode_tokens=decode_tokens,
+        batch_tokens=batch_tokens,
+        preemptions=scheduler.preemptions,
+        in_pipeline_s=in_pipeline,
+        steps=tuple(steps),
+    )

@@ -1,0 +1,122 @@
+"""The fast simulator against the one written for the eye, on workloads nobody would think of.
+
+Every time is a multiple of a power of two, so sums are exact, ties are real ties and both must agree to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partitune.costs.interface import Batch
+from partitune.engines.regimes import Regime
+from partitune.errors import OutOfMemory
+from partitune.sim.inputs import Overheads, Request, SchedulerSettings
+from partitune.sim.simulator import simulate
+from tests import reference_simulator
+
+TICK = 2.0**-10
+Scenario: TypeAlias = "tuple[list[Request], SchedulerSettings, DyadicCosts, Overheads, int | None, int]"
+
+
+@dataclass(frozen=True)
+class DyadicCosts:
+    """Linear in everything a batch holds, in exact binary fractions."""
+
+    scale: tuple[int, ...]
+    base: int
+    per_token: int
+    per_context: int
+    handoff: int
+
+    @property
+    def stages(self) -> int:
+        return len(self.scale)
+
+    def compute_s(self, batch: Batch) -> Sequence[float]:
+        work = float(self.base + self.per_token * batch.tokens + batch.sampled)
+        work += self.per_context * (batch.prefill_pairs + batch.decode_context) / 16
+        return [scale * work * TICK for scale in self.scale]
+
+    def transfer_s(self, tokens: int) -> Sequence[float]:
+        return [self.handoff * (1 + tokens) * TICK] * (self.stages - 1)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    stages = draw(st.integers(1, 4))
+    regime = draw(st.sampled_from(Regime))
+    budget = draw(st.sampled_from([4, 16, 32, 64, 256]))
+    block = draw(st.sampled_from([1, 4, 16]))
+    slack = draw(st.sampled_from([0, 8, 64, 10_000]))
+    arrivals = draw(st.sampled_from([0, 0, 40, 4000]))
+    requests = [
+        Request(str(i), draw(st.integers(0, arrivals)) * TICK * 64, draw(st.integers(1, 70)), draw(st.integers(1, 24)))
+        for i in range(draw(st.integers(1, 14)))
+    ]
+    longest = max(request.prompt_tokens + request.output_tokens for request in requests)
+    config = SchedulerSettings(
+        regime=regime,
+        stages=stages,
+        max_num_batched_tokens=budget,
+        max_num_seqs=draw(st.integers(1, min(budget, 16))),
+        num_blocks=-(-longest // block) * 2 + 4 + slack,
+        block_size=block,
+        max_model_len=longest + draw(st.sampled_from([0, 1, 2, 1000])),
+        long_prefill_token_threshold=draw(st.sampled_from([0, 0, 5, 20])),
+        reserve_full_isl=draw(st.booleans()),
+        watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
+        state_groups=draw(st.sampled_from([0, 0, 2])),
+        windows=draw(st.sampled_from([(), (), (8,), (4, 20)])),
+        align_chunks=draw(st.sampled_from([False, False, True])),
+    )
+    costs = DyadicCosts(
+        tuple(draw(st.integers(1, 4)) for _ in range(stages)),
+        base=draw(st.integers(1, 64)),
+        per_token=draw(st.integers(0, 2)),
+        per_context=draw(st.integers(0, 1)),
+        handoff=draw(st.sampled_from([0, 0, 1, 5])),
+    )
+    overheads = draw(
+        st.sampled_from([Overheads(), Overheads(4 * TICK, 8 * TICK, 2 * TICK, TICK, 3 * TICK), Overheads(0.0, TICK)])
+    )
+    concurrency = draw(st.one_of(st.none(), st.integers(1, len(requests))))
+    return requests, config, costs, overheads, concurrency, draw(st.sampled_from([1, 8]))
+
+
+@given(scenarios())
+@settings(max_examples=300, deadline=None)
+def test_agrees_with_the_reference(
+    scenario: Scenario,
+) -> None:
+    requests, config, costs, overheads, concurrency, context_step = scenario
+    try:
+        fast = simulate(
+            requests, config, costs, overheads, concurrency, context_step=context_step, record_steps=True
+        )
+    except OutOfMemory:
+        return
+    reference = reference_simulator.simulate(requests, config, costs, overheads, concurrency, context_step)
+    for number, (mine, wanted) in enumerate(zip(fast.steps, reference.steps, strict=False)):
+        assert mine == wanted, f"step {number}"
+    assert len(fast.steps) == len(reference.steps)
+    assert fast.requests == reference.requests
+    assert np.array_equal(np.sort(fast.inter_token_s), np.sort(reference.inter_token_s))
+    for name in (
+        "makespan_s",
+        "batches",
+        "empty_steps",
+        "decode_steps",
+        "decode_tokens",
+        "batch_tokens",
+        "preemptions",
+    ):
+        assert getattr(fast, name) == getattr(reference, name), name
+    assert np.allclose(fast.compute_s, reference.compute_s, rtol=1e-12)
+    assert np.allclose(fast.transfer_s, reference.transfer_s, rtol=1e-12)
+    assert fast.in_pipeline_s == reference.in_pipeline_s
