@@ -6,7 +6,7 @@ Every time is a multiple of a power of two, so sums are exact, ties are real tie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from partitune.costs.interface import Batch
 from partitune.engines.regimes import Regime
 from partitune.errors import OutOfMemory
 from partitune.sim.inputs import Overheads, Request, SchedulerSettings
+from partitune.sim.run import Run
 from partitune.sim.simulator import simulate
 from tests import reference_simulator
 
@@ -48,7 +49,7 @@ class DyadicCosts:
 
 
 @st.composite
-def scenarios(draw: st.DrawFn) -> Scenario:
+def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
     stages = draw(st.integers(1, 4))
     regime = draw(st.sampled_from(Regime))
     budget = draw(st.sampled_from([4, 16, 32, 64, 256]))
@@ -56,7 +57,12 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     slack = draw(st.sampled_from([0, 8, 64, 10_000]))
     arrivals = draw(st.sampled_from([0, 0, 40, 4000]))
     requests = [
-        Request(str(i), draw(st.integers(0, arrivals)) * TICK * 64, draw(st.integers(1, 70)), draw(st.integers(1, 24)))
+        Request(
+            str(i),
+            draw(st.integers(0, arrivals)) * TICK * 64,
+            draw(st.integers(1, 70)),
+            draw(st.integers(1, most_output)),
+        )
         for i in range(draw(st.integers(1, 14)))
     ]
     longest = max(request.prompt_tokens + request.output_tokens for request in requests)
@@ -89,22 +95,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return requests, config, costs, overheads, concurrency, draw(st.sampled_from([1, 8]))
 
 
-@given(scenarios())
-@settings(max_examples=300, deadline=None)
-def test_agrees_with_the_reference(
-    scenario: Scenario,
-) -> None:
-    requests, config, costs, overheads, concurrency, context_step = scenario
-    try:
-        fast = simulate(
-            requests, config, costs, overheads, concurrency, context_step=context_step, record_steps=True
-        )
-    except OutOfMemory:
-        return
-    reference = reference_simulator.simulate(requests, config, costs, overheads, concurrency, context_step)
-    for number, (mine, wanted) in enumerate(zip(fast.steps, reference.steps, strict=False)):
-        assert mine == wanted, f"step {number}"
-    assert len(fast.steps) == len(reference.steps)
+def assert_same(fast: Run, reference: Run) -> None:
     assert fast.requests == reference.requests
     assert np.array_equal(np.sort(fast.inter_token_s), np.sort(reference.inter_token_s))
     for name in (
@@ -115,8 +106,35 @@ def test_agrees_with_the_reference(
         "decode_tokens",
         "batch_tokens",
         "preemptions",
+        "in_pipeline_s",
     ):
         assert getattr(fast, name) == getattr(reference, name), name
     assert np.allclose(fast.compute_s, reference.compute_s, rtol=1e-12)
     assert np.allclose(fast.transfer_s, reference.transfer_s, rtol=1e-12)
-    assert fast.in_pipeline_s == reference.in_pipeline_s
+
+
+@given(scenarios())
+@settings(max_examples=200, deadline=None)
+def test_agrees_with_the_reference_step_by_step(scenario: Scenario) -> None:
+    requests, config, costs, overheads, concurrency, context_step = scenario
+    try:
+        fast = simulate(requests, config, costs, overheads, concurrency, context_step=context_step, record_steps=True)
+    except OutOfMemory:
+        return
+    reference = reference_simulator.simulate(requests, config, costs, overheads, concurrency, context_step)
+    for number, (mine, wanted) in enumerate(zip(fast.steps, reference.steps, strict=False)):
+        assert mine == wanted, f"step {number}"
+    assert len(fast.steps) == len(reference.steps)
+    assert_same(fast, reference)
+
+
+@given(scenarios(most_output=150))
+@settings(max_examples=150, deadline=None)
+def test_running_ahead_changes_nothing(scenario: Scenario) -> None:
+    requests, config, costs, overheads, concurrency, _ = scenario
+    steady = replace(costs, per_context=0)  # held costs are then exact
+    try:
+        fast = simulate(requests, config, steady, overheads, concurrency, context_step=16)
+    except OutOfMemory:
+        return
+    assert_same(fast, reference_simulator.simulate(requests, config, steady, overheads, concurrency, 16))

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from partitune.errors import SpecError
-from partitune.sim.recording import compare, read, verify
+from partitune.sim.inputs import Overheads
+from partitune.sim.recording import TOLERANCE_S, compare, read, verify
+from partitune.sim.simulator import simulate
 
 SCHEDULES = Path(__file__).parent / "data" / "schedules_vllm_0_33_0.json"
 
@@ -23,6 +25,15 @@ def test_every_recorded_schedule_is_reproduced() -> None:
     assert len(agreements) == 82
     assert {agreement.regime.value for agreement in agreements} == {"R1", "R2", "R3", "R4"}
     assert [f"{each.name} {each.regime}: {each.difference}" for each in agreements if not each.agrees] == []
+
+
+def test_running_ahead_gives_the_recorded_totals() -> None:
+    # Without step records the simulator skips rounds.
+    for recording in read(SCHEDULES):
+        run = simulate(recording.requests, recording.settings, recording.costs, Overheads())
+        assert run.makespan_s == pytest.approx(recording.makespan_s, abs=TOLERANCE_S), recording.name
+        assert run.compute_s == pytest.approx(recording.stage_busy_s, abs=TOLERANCE_S), recording.name
+        assert run.batches + run.empty_steps == len(recording.steps), recording.name
 
 
 @pytest.fixture

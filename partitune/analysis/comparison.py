@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partitune.analysis.pareto import costs_of, front, knee
+from partitune.analysis.pareto import costs_of, front
 from partitune.result import Objective, Result
 
 #: Relative difference below which two deployments count as equal.
@@ -86,19 +86,23 @@ def compare(
 def choose(
     results: Sequence[Result], objectives: Sequence[Objective], default: int | None = 0, zone: float = INDIFFERENCE_ZONE
 ) -> Choice | None:
-    """The trial to use: the best by a single objective, else the knee of the front; the default unless it is beaten.
+    """The trial to use: objectives in the order given, each within its zone; the default unless it is beaten.
 
-    `default` is the index of the engine's default in `results`, None when it was not tried. Returns None when no trial
-    competes.
+    The first objective names the winner. Of the trials on the front within `zone` of its best value the second one
+    decides, and so on. `default` is the index of the engine's default in `results`, None when it was not tried. Returns
+    None when no trial competes.
     """
-    best = knee(results, objectives)
-    if best is None:
+    left = front(results, objectives)
+    if not left:
         return None
-    if len(objectives) == 1:
-        why = f"best {objectives[0].metric}"
-    else:
-        names = ", ".join(objective.metric for objective in objectives)
-        why = f"knee of the Pareto front of {len(front(results, objectives))} over {names}"
+    for objective in objectives:
+        values = {index: results[index].metric(objective.metric) or 0.0 for index in left}
+        best_value = min(values.values(), key=objective.cost)
+        left = [index for index in left if gain(objective, best_value, values[index]) >= -zone]
+    best = left[0]
+    why = f"best {objectives[0].metric}"
+    if len(objectives) > 1:
+        why += f"; of those within {100 * zone:g} % of it, best {', '.join(one.metric for one in objectives[1:])}"
     if default is None or costs_of(results[default], objectives) is None:
         return Choice(best, why)
     if default == best:

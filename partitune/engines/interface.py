@@ -52,6 +52,11 @@ class Deployment:
 #: Rules about one flag by itself: a person's typing error, not a combination that a search may run into.
 FLAG_RULES = frozenset({"unknown-flag", "removed-flag", "flag-value"})
 
+#: Rules about model and sizes alone: where one is broken no candidate can ever run.
+SIZE_RULES = frozenset(
+    {"fewer-layers-than-stages", "heads-over-tp", "no-pipeline-support", "nodes", "stages-over-nodes"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -82,6 +87,16 @@ class Engine(Protocol):
     @property
     def partition_env(self) -> str:
         """Environment variable that carries the partition."""
+        ...
+
+    @property
+    def said_elsewhere(self) -> Mapping[str, str]:
+        """Flags and variables that partitune writes itself: name -> the key of a search space that they follow from."""
+        ...
+
+    @property
+    def model_key(self) -> str:
+        """Key of the model in the engine's own config file."""
         ...
 
     def notes(self, version: str) -> tuple[str, ...]:
@@ -122,6 +137,10 @@ class Engine(Protocol):
 
     def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
         """The flags as the engine's own config file takes them."""
+        ...
+
+    def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:
+        """Shell commands that start the server from such a file: one a node, or one in all."""
         ...
 
     def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:

@@ -12,8 +12,10 @@ Source: SGLang 0.5.23 `srt/distributed/utils.py`, `srt/mem_cache/kv_cache_config
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,6 +49,13 @@ class Sglang:
 
     name = "sglang"
     partition_env = "SGLANG_PP_LAYER_PARTITION"
+    said_elsewhere: ClassVar[Mapping[str, str]] = {
+        partition_env: "seeds, knobs.partition or --partition",
+        "model_path": "model",
+        "pp_size": "parallel.pp",
+        "tp_size": "parallel.tp",
+    }
+    model_key = "model-path"
 
     def notes(self, version: str) -> tuple[str, ...]:
         """What is assumed about this version."""
@@ -110,6 +119,14 @@ class Sglang:
     def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
         """For `--config`: long flag names; a flag that is off is left out."""
         return config_entries(_all_flags(deployment), SGLANG_FLAGS)
+
+    def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:  # noqa: ARG002
+        """The same command on every node, told its rank (`entrypoints/engine.py`)."""
+        start = f"python -m sglang.launch_server --config {shlex.quote(config)}"
+        if nodes == 1:
+            return (start,)
+        group = f"{start} --nnodes {nodes} --dist-init-addr ADDRESS_OF_NODE_0:20000 --node-rank"
+        return tuple(f"{group} {rank}" for rank in range(nodes))
 
     def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
         """What `--config` makes of such a file."""

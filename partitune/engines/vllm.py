@@ -6,7 +6,9 @@ refusals, regimes and KV planning each have a module that says where they were r
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
 from partitune.engines.flags import arguments, config_entries, read_config
@@ -38,6 +40,14 @@ class Vllm:
 
     name = "vllm"
     partition_env = "VLLM_PP_LAYER_PARTITION"
+    said_elsewhere: ClassVar[Mapping[str, str]] = {
+        partition_env: "seeds, knobs.partition or --partition",
+        "VLLM_USE_V2_MODEL_RUNNER": "engine.runner",
+        "model": "model",
+        "pipeline_parallel_size": "parallel.pp",
+        "tensor_parallel_size": "parallel.tp",
+    }
+    model_key = "model"
 
     def notes(self, version: str) -> tuple[str, ...]:
         """What is assumed about this version."""
@@ -96,6 +106,17 @@ class Vllm:
     def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
         """For `vllm serve --config`: long flag names, `no-…: true` for switches that are off."""
         return config_entries(_all_flags(deployment), VLLM_FLAGS)
+
+    def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:
+        """One command a node, the others than the first without a server; Ray places its workers from one command.
+
+        vLLM 0.32 `docs/serving/parallelism_scaling.md`, `entrypoints/cli/serve.py`.
+        """
+        start = f"vllm serve --config {shlex.quote(config)}"
+        if nodes == 1 or deployment.knobs.get("distributed_executor_backend") == "ray":
+            return (start,)
+        group = f"{start} --nnodes {nodes} --master-addr ADDRESS_OF_NODE_0 --node-rank"
+        return (f"{group} 0", *(f"{group} {rank} --headless" for rank in range(1, nodes)))
 
     def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
         """What `vllm serve --config` makes of such a file."""

@@ -119,6 +119,9 @@ def candidate_of(problem: Problem, partition: tuple[int, ...] | None, knobs: Map
     Raises:
         SpecError: a flag the engine does not have, or a value it does not take.
     """
+    for name in knobs:
+        if name in problem.engine.said_elsewhere:
+            raise SpecError(f"{name}: partitune writes it; allowed: {problem.engine.said_elsewhere[name]}")
     candidate = Candidate(problem.default_partition if partition is None else partition, dict(knobs))
     typing = [one for one in problem.engine.check(problem.deployment(candidate)) if one.rule in FLAG_RULES]
     if typing:

@@ -14,7 +14,7 @@ from typing import Any
 
 from partitune.analysis.comparison import Comparison, choose, compare
 from partitune.analysis.hypervolume import hypervolume, reference_point
-from partitune.analysis.pareto import front
+from partitune.analysis.pareto import front, knee
 from partitune.errors import SpecError
 from partitune.partition.vector import format_partition
 from partitune.result import Objective, Outcome
@@ -47,6 +47,11 @@ class Summary:
         found = [trial.result.outcome for trial in self.trials]
         return {outcome.value: found.count(outcome) for outcome in Outcome}
 
+    def knee(self) -> TrialRecord | None:
+        """The trial of the front nearest to the best of all objectives at once; None without a front."""
+        index = knee([trial.result for trial in self.trials], self.objectives)
+        return None if index is None else self.trials[index]
+
     def volume(self) -> float | None:
         """Hypervolume of the front over its reference point; None without a front."""
         results = [trial.result for trial in self.trials]
@@ -69,6 +74,7 @@ class Summary:
             "study": self.study,
             "objectives": [{"metric": one.metric, "direction": one.direction} for one in self.objectives],
             "pareto": [trial_json(trial) for trial in self.pareto],
+            "knee": None if (middle := self.knee()) is None else middle.number,
             "hypervolume": self.volume(),
             "not_ok": [trial_json(trial) for trial in others],
         }

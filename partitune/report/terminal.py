@@ -1,15 +1,12 @@
-"""Tables for a terminal. Data goes to stdout, in a width that does not depend on the window when it is piped.
+"""The tables of every command: which columns, in which words.
 
-Decision: rich draws, this module only chooses columns and words. Every table says whether its figures were simulated.
+Decision: this module only chooses; `output.py` draws. Every table says whether its figures were simulated.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,14 +14,16 @@ from partitune.analysis.comparison import gain
 from partitune.catalog import Entry
 from partitune.partition.vector import format_partition
 from partitune.report.explain import Explained
+from partitune.report.output import Output, table
 from partitune.report.summary import Summary
-from partitune.result import Knob, Objective, Outcome, Result
+from partitune.result import Knob, Objective, Outcome, Result, StageReport
 from partitune.spec.objectives import METRICS
 from partitune.store import StudyRecord, TrialRecord
 
 _GIB = 1 << 30
-#: Columns when stdout is not a terminal: wide enough that no cell is folded.
-PIPED_WIDTH = 200
+#: Columns of the stage tables.
+TIMES = ("compute s", "transfer s", "wait s", "busy %")
+SIZES = ("weights GiB", "free GiB", "KV blocks", "stranded GiB")
 #: Metrics of the comparison in `explain`, in reading order.
 COMPARED = (
     "output_throughput_tok_s",
@@ -36,19 +35,6 @@ COMPARED = (
     "makespan_s",
     "kv_tokens",
 )
-
-
-def stdout() -> Console:
-    """The console that data is printed on."""
-    return Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False, soft_wrap=False)
-
-
-def table(title: str, columns: Iterable[str], right: Sequence[str] = ()) -> Table:
-    """An empty table; columns named in `right` are right-aligned."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return made
 
 
 def figure(value: float | None, name: str = "") -> str:
@@ -65,28 +51,11 @@ def knobs_text(knobs: Mapping[str, Knob]) -> str:
     return " ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in knobs.items())
 
 
-def print_explained(console: Console, one: Explained, default: Explained | None) -> None:
+def print_explained(console: Output, one: Explained, default: Explained | None) -> None:
     """The per-stage table of one candidate, what limits it, and the comparison with the default."""
-    regime = f"regime {one.regime}, simulated"
-    right = ("compute s", "transfer s", "wait s", "busy %", "weights GiB", "free GiB", "KV blocks", "stranded GiB")
-    title = f"{format_partition(one.candidate.partition)}   {knobs_text(one.candidate.knobs)}   ({regime})"
-    grid = table(escape(title), ("stage", "node", "gpu", "layers", "kinds", *right, ""), right)
-    for stage, memory in enumerate(one.memory):
-        row = one.stages[stage] if one.stages else None
-        cells = (
-            [f"{row.compute_s:.3f}", f"{row.transfer_s:.3f}", f"{row.wait_s:.3f}", f"{100 * row.busy_fraction:.1f}"]
-            if row
-            else ["-"] * 4
-        )
-        free = memory.kv_bytes if row is None else row.free_bytes
-        cells += [f"{memory.weight_bytes / _GIB:.1f}", f"{free / _GIB:.1f}"]
-        cells += [f"{row.kv_blocks:,}", f"{row.stranded_bytes / _GIB:.1f}"] if row else ["-", "-"]
-        kinds = " ".join(f"{count} {kind}" for kind, count in one.kinds[stage].items())
-        mark = "" if memory.fits else "does not fit"
-        mark = mark or ("<- limits" if stage == one.limiting_stage else "")
-        layers = str(one.candidate.partition[stage])
-        grid.add_row(str(stage), str(one.nodes[stage]), memory.gpu, layers, kinds, *cells, mark)
-    console.print(grid)
+    knobs = knobs_text(one.candidate.knobs)
+    title = "  ".join(part for part in (format_partition(one.candidate.partition), knobs) if part)
+    _print_stages(console, one, escape(f"{title}  (regime {one.regime}, simulated)"))
     measured = one.result.measurement
     if measured is None:
         console.print(f"cannot run ({one.result.outcome}): {escape(one.result.reason)}")
@@ -105,7 +74,35 @@ def print_explained(console: Console, one: Explained, default: Explained | None)
         console.print(f"note: {escape(note)}")
 
 
-def _print_against_default(console: Console, one: Explained, default: Explained) -> None:
+def _print_stages(console: Output, one: Explained, title: str) -> None:
+    """All columns in one table, or in a narrow window times first and memory below."""
+    owns = ("stage", "node", "gpu", "layers", "kinds")
+    grid = table(title, (*owns, *TIMES, *SIZES, ""), (*TIMES, *SIZES))
+    times = table(title, ("stage", "layers", "kinds", *TIMES), TIMES)
+    memory = table("memory", ("stage", "node", "gpu", *SIZES, ""), SIZES)
+    for stage, memory_of_stage in enumerate(one.memory):
+        row = one.stages[stage] if one.stages else None
+        free = memory_of_stage.kv_bytes if row is None else row.free_bytes
+        sizes = [f"{memory_of_stage.weight_bytes / _GIB:.1f}", f"{free / _GIB:.1f}"]
+        sizes += [f"{row.kv_blocks:,}", f"{row.stranded_bytes / _GIB:.1f}"] if row else ["-", "-"]
+        kinds = " ".join(f"{count} {kind}" for kind, count in one.kinds[stage].items())
+        mark = "<- limits" if stage == one.limiting_stage else ""
+        mark = mark if memory_of_stage.fits else "does not fit"
+        where, layers = (str(one.nodes[stage]), memory_of_stage.gpu), str(one.candidate.partition[stage])
+        grid.add_row(str(stage), *where, layers, kinds, *_times(row), *sizes, mark)
+        times.add_row(str(stage), layers, kinds, *_times(row))
+        memory.add_row(str(stage), *where, *sizes, mark)
+    for part in [grid] if console.fits(grid) else [times, memory]:
+        console.draw(part)
+
+
+def _times(row: StageReport | None) -> list[str]:
+    if row is None:
+        return ["-"] * len(TIMES)
+    return [f"{row.compute_s:.3f}", f"{row.transfer_s:.3f}", f"{row.wait_s:.3f}", f"{100 * row.busy_fraction:.1f}"]
+
+
+def _print_against_default(console: Output, one: Explained, default: Explained) -> None:
     title = f"against the engine's default {format_partition(default.candidate.partition)}"
     grid = table(title, ("metric", "default", "this", "change"), ("default", "this", "change"))
     for name in COMPARED:
@@ -121,7 +118,7 @@ def _print_against_default(console: Console, one: Explained, default: Explained)
         grid.add_row(name, figure(before, name), figure(after, name), change)
     if default.result.measurement is None:
         console.print(f"the engine's default cannot run here: {escape(default.result.reason)}")
-    console.print(grid)
+    console.draw(grid)
 
 
 def trials_table(title: str, trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Table:
@@ -143,20 +140,22 @@ def trials_table(title: str, trials: Sequence[TrialRecord], objectives: Sequence
     return grid
 
 
-def print_pareto(console: Console, summary: Summary) -> None:
+def print_pareto(console: Output, summary: Summary) -> None:
     """The front, its hypervolume, and what did not compete."""
-    console.print(
+    console.draw(
         trials_table(f"Pareto front of {summary.study} ({_basis(summary)})", summary.pareto, summary.objectives)
     )
-    volume = summary.volume()
+    volume, middle = summary.volume(), summary.knee()
+    if middle is not None and len(summary.pareto) > 2:
+        console.print(f"knee: trial {middle.number}, nearest to the best of all objectives at once")
     if volume is not None:
         console.print(f"hypervolume: {volume:.4g} over the worst values seen")
     others = [trial for trial in summary.trials if trial.result.outcome is not Outcome.OK]
     if others:
-        console.print(trials_table("not on it, because they did not end ok", others, summary.objectives))
+        console.draw(trials_table("not on it, because they did not end ok", others, summary.objectives))
 
 
-def print_trial(console: Console, trial: TrialRecord) -> None:
+def print_trial(console: Output, trial: TrialRecord) -> None:
     """One trial with its stages."""
     result = trial.result
     console.print(f"trial {trial.number} ({escape(trial.origin)}): {result.outcome} {escape(result.reason)}")
@@ -171,15 +170,13 @@ def print_trial(console: Console, trial: TrialRecord) -> None:
     )
     for name, value in measured.metrics.items():
         figures.add_row(name, figure(value, name))
-    console.print(figures)
-    right = ("compute s", "transfer s", "wait s", "busy %", "weights GiB", "free GiB", "KV blocks", "stranded GiB")
-    grid = table("stages", ("stage", "layers", *right), right)
+    console.draw(figures)
+    grid = table("stages", ("stage", "layers", *TIMES, *SIZES), (*TIMES, *SIZES))
     for row in measured.stages:
-        times = [f"{row.compute_s:.3f}", f"{row.transfer_s:.3f}", f"{row.wait_s:.3f}", f"{100 * row.busy_fraction:.1f}"]
         sizes = [f"{row.weights_bytes / _GIB:.1f}", f"{row.free_bytes / _GIB:.1f}"]
         sizes += [f"{row.kv_blocks:,}", f"{row.stranded_bytes / _GIB:.1f}"]
-        grid.add_row(str(row.stage), str(row.layers), *times, *sizes)
-    console.print(grid)
+        grid.add_row(str(row.stage), str(row.layers), *_times(row), *sizes)
+    console.draw(grid)
     console.print(f"limit: {escape(measured.limiting_reason)}")
 
 
@@ -191,12 +188,12 @@ def catalog_table(entries: Sequence[Entry]) -> Table:
     return grid
 
 
-def print_summary(console: Console, summary: Summary, stopped: str = "", *, every: bool = False) -> None:
+def print_summary(console: Output, summary: Summary, stopped: str = "", *, every: bool = False) -> None:
     """What a study found: the front, the default, the winner and the verdict; all trials with `every`."""
     if every:
-        console.print(trials_table(f"trials of {summary.study}", summary.trials, summary.objectives))
+        console.draw(trials_table(f"trials of {summary.study}", summary.trials, summary.objectives))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.counts().items() if count)
-    console.print(
+    console.draw(
         trials_table(f"Pareto front of {summary.study} ({_basis(summary)})", summary.pareto, summary.objectives)
     )
     ended = f" ({stopped})" if stopped else ""

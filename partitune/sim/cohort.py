@@ -80,7 +80,6 @@ class Cohort:
     """Requests that sample in the same steps."""
 
     __slots__ = (
-        "capped",
         "context",
         "crossing",
         "delivered",
@@ -108,7 +107,6 @@ class Cohort:
         self.ending: dict[int, list[Live]] = {}  # delivered tokens -> members that then have all theirs
         self.will_stop: dict[int, list[Live]] = {}  # delivered tokens -> members that then lack one only
         self.stopping: list[Live] = []  # may lack one token only: not scheduled again while that one is in flight
-        self.capped: dict[int, list[Live]] = {}  # scheduled tokens -> members at the model's length limit
         self.fresh: list[Live] = []  # joined, and not yet in `crossing`
         self.crossing: dict[int, dict[Live, None]] = {}  # scheduled tokens mod block size -> need a new block then
 

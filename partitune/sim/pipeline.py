@@ -11,8 +11,10 @@ multiproc_executor.py` (the worker's loop) and, for the sync V1 runner, `v1/work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from partitune.costs.interface import Batch, StageCosts
 from partitune.engines.regimes import Regime
@@ -28,9 +30,8 @@ class BatchCost:
     uses: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """One batch through the pipeline."""
+class Passage(NamedTuple):
+    """One batch through the pipeline; a tuple because thousands are made."""
 
     start_s: float  # on stage 0
     end_s: float  # on the last stage, sampler included
@@ -42,7 +43,8 @@ class Pipeline:
     """The stages of one engine."""
 
     def __init__(self, regime: Regime, costs: StageCosts, overheads: Overheads) -> None:
-        self.regime = regime
+        self._waits_for_tokens = regime is Regime.R1
+        self._copies_aside = regime.asynchronous
         self._costs = costs
         self._overheads = overheads
         self._known: dict[tuple[int, float, int, int, int], BatchCost] = {}
@@ -59,14 +61,14 @@ class Pipeline:
             compute = tuple(float(x) for x in self._costs.compute_s(batch))
             transfer = tuple(float(x) for x in self._costs.transfer_s(batch.tokens))
             known = self._known[key] = BatchCost(compute, transfer)
-        known.uses += 1
         return known
 
     def push(self, cost: BatchCost, ready_s: float, *, samples: bool) -> Passage:
         """Send a batch through that may start at `ready_s`."""
+        cost.uses += 1
         leave = self._leave
         overheads = self._overheads
-        if self.regime is Regime.R1 and self._gate_s > ready_s:
+        if self._waits_for_tokens and self._gate_s > ready_s:
             ready_s = self._gate_s
         start = first = max(ready_s, leave[0])
         stage = 0
@@ -86,11 +88,23 @@ class Pipeline:
             self._sampled_batches += 1
         out = end + overheads.d2h_s
         # Sync engines: the last worker waits for its own copy before it looks at the next step.
-        leave[stage] = end if self.regime.asynchronous else out
+        leave[stage] = end if self._copies_aside else out
         token = end + overheads.broadcast_s if samples else end
         if samples:
             self._gate_s = token
         return Passage(first, end, token, out)
+
+    def clock(self) -> list[float]:
+        """Every time the next batch depends on."""
+        return [self._gate_s, *self._leave]
+
+    def skip(self, costs: Sequence[BatchCost], times: int, seconds: float) -> None:
+        """Let a round of sampling batches have gone through `times` times, which took `seconds`."""
+        for cost in costs:
+            cost.uses += times
+        self._sampled_batches += times * len(costs)
+        self._gate_s += seconds
+        self._leave = [leave + seconds for leave in self._leave]
 
     def compute_s(self) -> tuple[float, ...]:
         """Per stage: seconds of computing so far; the sampler counts on the last."""

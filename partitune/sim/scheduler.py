@@ -47,7 +47,10 @@ class Scheduler:
         self.delivered_step = 0
         self.finished_unflushed = False  # the engine tells the workers in one more step
         self.preemptions = 0
-        self._cadence = {Regime.R1: 1, Regime.R3: settings.stages}.get(settings.regime, 0)
+        self.quiet_steps = 0  # since anything but whole cohorts decoding happened
+        # R1 schedules past a request's last token, but never past the model's length.
+        self.at_length_limit = False
+        self.cadence = {Regime.R1: 1, Regime.R3: settings.stages}.get(settings.regime, 0)
 
     def has_requests(self) -> bool:
         """True while the engine core keeps calling `schedule`."""
@@ -56,6 +59,7 @@ class Scheduler:
     def schedule(self) -> Plan | None:
         """The next step; None for an empty one."""
         self.step += 1
+        self.quiet_steps += 1
         self.finished_unflushed = False
         due = self._take_due()
         if not (due or self.reading or self.waiting):
@@ -72,11 +76,14 @@ class Scheduler:
             if wanted <= budget and self._allocate_all(due, chunks):
                 budget -= wanted
             else:
+                self.quiet_steps = 0
                 before = self.preemptions
                 due, chunks, budget = self._walk(due, budget, threshold)
                 preempted = self.preemptions > before
         if self.waiting and not preempted:
             self._admit(chunks, budget, threshold)
+        if chunks or len(due) > 1:
+            self.quiet_steps = 0
         if not due and not chunks:
             return None
         return self._commit(due, chunks)
@@ -90,8 +97,8 @@ class Scheduler:
             if cohort.stopping:
                 for live in [live for live in cohort.stopping if live.target - 1 <= live.delivered < live.sampled]:
                     cohort.remove(live, self.settings.block_size)
-            for live in cohort.capped.pop(cohort.scheduled, ()):
-                if live.cohort is cohort:
+            if self.at_length_limit:
+                for live in [live for live in cohort.members if live.context >= self.settings.max_model_len - 1]:
                     cohort.remove(live, self.settings.block_size)
             if cohort.members:
                 taken.append(cohort)
@@ -144,14 +151,15 @@ class Scheduler:
         if sum(max(0, blocks - live.held) for live, blocks in grants) > pool.free:
             return False
         for live, blocks in grants:
-            self._hold(live, blocks)
+            self.hold(live, blocks)
         for cohort in due:
             for live in cohort.fresh:
                 cohort.crossing.setdefault(crossing_key(live, block), {})[live] = None
             cohort.fresh.clear()
         return True
 
-    def _hold(self, live: Live, blocks: int) -> None:
+    def hold(self, live: Live, blocks: int) -> None:
+        """Give `live` so many blocks in all."""
         self.pool.free += live.held - blocks
         live.held = blocks
 
@@ -173,7 +181,7 @@ class Scheduler:
             if new:
                 if not self._make_room(live, blocks):
                     break
-                self._hold(live, blocks)
+                self.hold(live, blocks)
                 if live.reading:
                     chunks.append((live, new))
                 else:
@@ -223,7 +231,7 @@ class Scheduler:
         if live.reading:
             self.reading.remove(live)
             live.reading = False
-        self._hold(live, 0)
+        self.hold(live, 0)
         live.computed = 0
         self.waiting.appendleft(live)
         self.preemptions += 1
@@ -251,7 +259,7 @@ class Scheduler:
             blocks = pool.blocks(new, new)
             if blocks > free:
                 break
-            self._hold(live, blocks)
+            self.hold(live, blocks)
             self.running.append(self.waiting.popleft())
             self.reading.append(live)
             live.reading = True
@@ -283,23 +291,31 @@ class Scheduler:
                 self.reading.remove(live)
                 live.reading = False
                 cohort.add(live)
-                self._cap(live, cohort)
+                if self.settings.regime is Regime.R1:
+                    total = live.prompt + live.target + self.settings.slots
+                    self.at_length_limit |= total > self.settings.max_model_len
         if cohort is not None:
             plan.sampled = len(cohort.members)
-            cohort.scheduled += 1
-            cohort.context += plan.sampled
-            cohort.last_step = step
-            if self._cadence:
-                cohort.eligible_step = step + self._cadence
-                self.due.append(cohort)
+            self._advance(cohort)
         return plan
 
-    def _cap(self, live: Live, cohort: Cohort) -> None:
-        """R1 schedules past the last token, but never past the model's length limit."""
-        room = self.settings.max_model_len - live.prompt - live.target
-        if self.settings.regime is Regime.R1 and room < self.settings.slots:
-            last = live.joined + live.target - live.base + room
-            cohort.capped.setdefault(last, []).append(live)
+    def _advance(self, cohort: Cohort) -> None:
+        cohort.scheduled += 1
+        cohort.context += len(cohort.members)
+        cohort.last_step = self.step
+        if self.cadence:
+            cohort.eligible_step = self.step + self.cadence
+            self.due.append(cohort)
+
+    def repeat(self, cohort: Cohort | None) -> Plan | None:
+        """Schedule a cohort whose turn is known, without looking at anyone else or at the KV blocks."""
+        self.step += 1
+        if cohort is None:
+            return None
+        self.due.popleft()
+        decodes = len(cohort.members)
+        self._advance(cohort)
+        return Plan(self.step, [], cohort, decodes, cohort.context, decodes, cohort.token_s)
 
     def deliver(self, plan: Plan, now: float) -> list[Live]:
         """Take a step's tokens back; returns the requests that have all theirs."""
@@ -318,7 +334,8 @@ class Scheduler:
             finished = cohort.ending.pop(cohort.delivered)
             for live in finished:
                 self._finish(live)
-        if not self._cadence:
+            self.quiet_steps = 0
+        if not self.cadence:
             self.due.append(cohort)
         return finished
 
@@ -329,5 +346,5 @@ class Scheduler:
             self.running.remove(live)
         else:
             self.waiting.remove(live)
-        self._hold(live, 0)
+        self.hold(live, 0)
         self.finished_unflushed = True
