@@ -3,40 +3,56 @@
 #   make test     set up and run the tests
 PYTHON ?= python3
 VENV   ?= .venv
-BIN    := $(VENV)/bin
+RUN    := $(VENV)/bin/python -m
+PIP    := $(RUN) pip --disable-pip-version-check install --quiet
 
+.NOTPARALLEL:
 .PHONY: search test check docs bench clean
 search: $(VENV)/.installed
-	$(BIN)/partitune search kimi-k3-pp8-tp2
-	$(BIN)/partitune export kimi-k3-pp8-tp2 -o deploy.env
+	$(RUN) partitune search kimi-k3-pp8-tp2
+	$(RUN) partitune export kimi-k3-pp8-tp2 -o deploy.env
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(RUN) pytest
 
 check: $(VENV)/.installed-dev
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
 
 docs: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.readme
+	$(RUN) tests.readme
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python benchmarks/simulator.py
+	$(VENV)/bin/python benchmarks/simulator.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
-# The environment is made anew when the project's requirements change.
-$(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "partitune needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 search")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+# What has to be there before anything is made; each says what to do about it. Debian leaves ensurepip out of python3.
+define CHECK_PYTHON
+import sys
+again = " Or name another one: make PYTHON=python3.12 " + "$(firstword $(MAKECMDGOALS) search)"
+if sys.version_info < (3, 11):
+    sys.exit("partitune needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + "." + again)
+try:
+    import ensurepip, venv
+except ImportError as error:
+    sys.exit("$(PYTHON) cannot make environments (%s); on Debian and Ubuntu: apt install python3-venv." % error + again)
+endef
+export CHECK_PYTHON
 
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; make PYTHON=... names another one" >&2; exit 1; }
+	@$(PYTHON) -c "$$CHECK_PYTHON"
+	@echo "setting up $(VENV): about 600 MB and two to five minutes, once"
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# The environment follows pyproject.toml.
 $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
+	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed

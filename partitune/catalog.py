@@ -7,7 +7,7 @@ what is found is handed on as bytes, never more than one over `MAX_YAML_BYTES`, 
 
 from __future__ import annotations
 
-import os.path
+import os
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +20,8 @@ from partitune.errors import SpecError, did_you_mean
 #: Largest YAML file that is read; a space of a hundred seeds has 20 KiB.
 MAX_YAML_BYTES = 1 << 20
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*", re.ASCII)
+#: Set inside a Ray job: the folder that mirrors the paths of the files it was shipped with.
+SHIPPED_FILES = "PARTITUNE_SHIPPED_FILES"
 SUFFIXES = (".yaml", ".yml")
 
 
@@ -103,6 +105,13 @@ def list_catalog(kind: Kind, *, project: Path = Path()) -> list[Entry]:
         except OSError as error:
             raise SpecError(f"{place}: cannot be read: {error.strerror}") from error
     return [found[name] for name in sorted(found)]
+
+
+def at_hand(path: Path) -> Path:
+    """Where to read an absolute `path` that a search space names: from what a Ray job was shipped with, else there."""
+    folder = os.environ.get(SHIPPED_FILES)
+    copy = Path(folder or "", *path.parts[1:])
+    return copy if folder and copy.exists() else path
 
 
 def shipped(kind: Kind) -> Traversable:

@@ -8,6 +8,7 @@ everything else to stderr. Exit codes: 0 done, 1 the answer is no (a candidate c
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -29,8 +30,15 @@ DEFAULT_DATABASE = "results.db"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    if sys.stdout is None:  # closed by the caller (`>&-`)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - stays open as stdout does
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a locale without our characters shows `?` in their place
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended by a supervisor as cleanly as by Ctrl-C
+    signal.signal(signal.SIGTERM, _stop)  # ended by a supervisor as cleanly as by Ctrl-C
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _stop)
     try:
         code: int = arguments.handler(arguments)
         sys.stdout.flush()
@@ -38,25 +46,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"partitune: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("partitune: interrupted; every finished trial is stored, the same command goes on", file=sys.stderr)
+        hint = "; every finished trial is stored, the same command goes on" if arguments.handler is _search else ""
+        print(f"partitune: interrupted{hint}", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of a pipe left (`| head`): nothing to say, and nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        # Nothing may be written at exit either. A pipe whose reader left (`| head`) is no fault.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(error, BrokenPipeError):
+            return 0
+        print(f"partitune: {error.strerror}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        return 2
     return code
 
 
+def _stop(*_: object) -> None:
+    """Answer a signal at once: ending workers can take a while."""
+    os.write(2, b"partitune: stopping\n")
+    raise KeyboardInterrupt
+
+
 def _search(arguments: argparse.Namespace) -> int:
+    from partitune.report.output import stdout
     from partitune.report.progress import Watcher
-    from partitune.report.terminal import print_summary, stdout
+    from partitune.report.terminal import print_summary
     from partitune.spec.overrides import with_settings
     from partitune.spec.runner import load_runner
     from partitune.study import Plan, objectives_of, run
 
     spec = _spec(arguments)
     spec = with_settings(spec, {f"engine.flags.{name}": value for name, value in arguments.knobs.items()})
-    runner, study = load_runner(arguments.runner), arguments.study or spec.name
+    runner, study = load_runner(arguments.runner), spec.name if arguments.study is None else arguments.study
     plan = Plan(spec, runner, arguments.db, study, arguments.pool, arguments.ray_address)
     found: list[bool] = []
 
@@ -76,22 +95,33 @@ def _search(arguments: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     from partitune.partition.vector import parse_partition
     from partitune.problem import pose
-    from partitune.report.explain import candidate_of, explain
-    from partitune.report.terminal import print_explained, stdout
+    from partitune.report.explain import candidate_of, explain, trace
+    from partitune.report.output import stdout
+    from partitune.report.terminal import print_explained
 
     problem = pose(_spec(arguments))
     default = candidate_of(problem, None, {})
-    partition = arguments.partition and parse_partition(
-        arguments.partition, stages=problem.stages, layers=problem.layers
-    )
+    given = arguments.partition
+    partition = None if given is None else parse_partition(given, stages=problem.stages, layers=problem.layers)
     wanted = candidate_of(problem, partition, arguments.knobs)
     one = explain(problem, wanted)
     other = explain(problem, default) if wanted != default else None
+    if arguments.trace is not None and one.result.measurement is not None:
+        _write_trace(arguments.trace, trace(problem, wanted))
     if arguments.json:
         print(json.dumps({**one.to_json(), "default": other and other.to_json()}))
     else:
         print_explained(stdout(), one, other)
     return 0 if one.result.measurement is not None else 1
+
+
+def _write_trace(name: str, trace: dict[str, object]) -> None:
+    from pathlib import Path
+
+    from partitune.report.trace_file import write_trace
+
+    write_trace(Path(name), trace)
+    print(f"partitune: wrote {name}; it opens at https://ui.perfetto.dev", file=sys.stderr)
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -112,11 +142,14 @@ def _export(arguments: argparse.Namespace) -> int:
         print(remark)
     print(f"wrote {done.env_file} and {done.config}; both were read back. Start with:")
     print("\n".join(f"  {command}" for command in done.commands))
+    for warning in done.warnings:
+        print(f"partitune: warning: {warning}", file=sys.stderr)
     return 0
 
 
 def _pareto(arguments: argparse.Namespace) -> int:
-    from partitune.report.terminal import print_pareto, stdout
+    from partitune.report.output import stdout
+    from partitune.report.terminal import print_pareto
 
     with _reading(arguments) as store:
         summary = _summary(store, _study_name(store, arguments.study))
@@ -130,20 +163,22 @@ def _pareto(arguments: argparse.Namespace) -> int:
 
 
 def _studies(arguments: argparse.Namespace) -> int:
-    from partitune.report.terminal import stdout, studies_table
+    from partitune.report.output import stdout
+    from partitune.report.terminal import studies_table
 
     with _reading(arguments) as store:
         studies = [(study, store.counts(study.name)) for study in store.studies()]
     if arguments.json:
         print(json.dumps([{"study": s.name, "state": s.state, "trials": c, "engine": s.engine} for s, c in studies]))
     else:
-        stdout().print(studies_table(studies))
+        stdout().draw(studies_table(studies))
     return 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from partitune.report.output import stdout
     from partitune.report.summary import trial_detail
-    from partitune.report.terminal import print_summary, print_trial, stdout
+    from partitune.report.terminal import print_summary, print_trial
 
     with _reading(arguments) as store:
         summary = _summary(store, _study_name(store, arguments.study))
@@ -158,14 +193,15 @@ def _show(arguments: argparse.Namespace) -> int:
 def _list(arguments: argparse.Namespace) -> int:
     from partitune.catalog import Kind, list_catalog
     from partitune.model.published import catalog_names
-    from partitune.report.terminal import catalog_table, stdout
+    from partitune.report.output import stdout
+    from partitune.report.terminal import catalog_table
 
     entries = [entry for kind in Kind for entry in list_catalog(kind)]
     if arguments.json:
         files = [{"name": e.name, "kind": e.kind.value, "origin": e.origin, "file": e.label} for e in entries]
         print(json.dumps({"files": files, "models": list(catalog_names())}))
     else:
-        stdout().print(catalog_table(entries))
+        stdout().draw(catalog_table(entries))
         print(f"models: {', '.join(catalog_names())}")
     return 0
 
@@ -191,10 +227,14 @@ def _spec(arguments: argparse.Namespace) -> SearchSpace:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise SpecError(f"{names}: found beside the search space {arguments.space}; allowed: one of the two forms")
     spec = from_flags(given) if arguments.space is None else load_search_space(arguments.space)
-    for key, value in (("budget.trials", arguments.trials), ("random_seed", arguments.seed)):
+    spec = with_settings(spec, keys)
+    for flag, key, value in (
+        ("--trials", "budget.trials", arguments.trials),
+        ("--seed", "random_seed", arguments.seed),
+    ):
         if value is not None:
-            keys[key] = value
-    return with_settings(spec, keys)
+            spec = with_settings(spec, {key: value}, flag)
+    return spec
 
 
 def _summary(store: Store, study: str) -> Summary:
@@ -256,6 +296,7 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(commands, "explain", _explain, "one candidate stage by stage, beside the engine's default")
     _space_arguments(command)
     command.add_argument("--partition", metavar="V", help="layers per stage, such as 11,11,12 (default: the engine's)")
+    command.add_argument("--trace", metavar="FILE", help="write the simulated pipeline as a Chrome trace, for Perfetto")
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
     command = _command(commands, "pareto", _pareto, "the Pareto front of a study")

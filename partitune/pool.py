@@ -113,19 +113,15 @@ class RayPool:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
+        reach(self._address)
         try:
-            _knock(self._address)
             if not ray.is_initialized():
                 ray.init(
                     address=self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
                 )
                 self._owns_cluster = True
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            where = self._address or "this machine"
-            raise ClusterError(
-                f"Ray at {where} cannot be used: {error}\n"
-                "Check the address (host:port of the head, or `auto`), or run without Ray: --pool local"
-            ) from error
+            raise _unusable(self._address, error) from error
         if self._slots is None:
             resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
             self._slots = max(1, int(resources.get("CPU", 1)))
@@ -180,14 +176,24 @@ class RayPool:
             ray.shutdown()
 
 
-def _knock(address: str | None) -> None:
-    """Fail in seconds where nothing listens; Ray itself tries for minutes. Raises OSError or ValueError."""
+def reach(address: str | None) -> None:
+    """Raise ClusterError where nothing listens at `address`, in seconds; Ray itself tries for minutes."""
     if address is None or address in ("auto", "local"):
         return
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"{address!r} is not an address")
-    socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    try:
+        if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+            raise ValueError(f"{address!r} is not an address")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        raise _unusable(address, error) from error
+
+
+def _unusable(address: str | None, error: Exception) -> ClusterError:
+    return ClusterError(
+        f"Ray at {'this machine' if address is None else address} cannot be used: {error}\n"
+        "Check the address (host:port of the head, or `auto`), or run without Ray: --pool local"
+    )
 
 
 class WarmingPool:
@@ -202,6 +208,7 @@ class WarmingPool:
         self._ray = RayPool(driver, address, slots)
         self._named = address is not None
         self._ready = threading.Event()
+        self._over = threading.Event()
         self._failure: ClusterError | None = None
         self._starter = threading.Thread(target=self._start, name="ray-start", daemon=True)
 
@@ -210,7 +217,11 @@ class WarmingPool:
             self._ray.start()
         except ClusterError as error:
             self._failure = error
-        self._ready.set()
+        finally:
+            self._ready.set()
+        if self._failure is None:
+            # Ray asks Linux to kill its processes when the thread that started them ends (prctl PR_SET_PDEATHSIG).
+            self._over.wait()
 
     @property
     def _active(self) -> LocalPool | RayPool:
@@ -253,6 +264,10 @@ class WarmingPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # A cluster still starting has to be up before it can be ended; leaving it would orphan its processes.
-        self._starter.join()
-        if self._failure is None:
-            self._ray.__exit__(kind, error, trace)
+        self._ready.wait()
+        try:
+            if self._failure is None:
+                self._ray.__exit__(kind, error, trace)
+        finally:
+            self._over.set()
+            self._starter.join()

@@ -8,12 +8,13 @@ worker.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
+from partitune.catalog import at_hand
 from partitune.cluster.gpus import gpu
 from partitune.cluster.hardware import Placement
 from partitune.cluster.links import link
@@ -88,12 +89,15 @@ class Problem:
         """Memory of every stage of `candidate`, term by term."""
         return self._memory(self.deployment(candidate)).partition(candidate.partition)
 
-    def kv_bytes(self, candidate: Candidate) -> tuple[int, ...]:
-        """Bytes per GPU that every stage of `candidate` gives to KV: what is left, or what the flag says."""
+    def kv_bytes(self, candidate: Candidate, known: Sequence[StageMemory] | None = None) -> tuple[int, ...]:
+        """Bytes per GPU that every stage of `candidate` gives to KV: what is left, or what the flag says.
+
+        `known` is its `stage_memory`, where that was asked for before.
+        """
         given = fixed_kv_bytes(self.engine.effective_knobs(self.deployment(candidate)))
         if given is not None:
             return (given,) * self.stages
-        return tuple(int(memory.kv_bytes) for memory in self.stage_memory(candidate))
+        return tuple(int(memory.kv_bytes) for memory in known or self.stage_memory(candidate))
 
     def kv_bytes_tensor(self, knobs: Mapping[str, Knob]) -> Floats:
         """The same for every (stage, first layer, end layer); -inf where the stage does not fit."""
@@ -138,12 +142,13 @@ def pose(space: SearchSpace) -> Problem:
     """
     stages = space.parallel.pp
     with _said_of(space, "model"):
-        architecture = load_architecture(space.model_path or space.model)
+        architecture = load_architecture(at_hand(space.model_path) if space.model_path else space.model)
     with _said_of(space, "engine", "name"):
         chosen = engine(space.engine.name)
     with _said_of(space, "engine", "version"):
         chosen.notes(space.engine.version)
     placement = _place(space)
+    _refuse_names_said_elsewhere(space, chosen)
     with _said_of(space, "engine", "split_rule"):
         chosen.default_partition(len(architecture.layers), stages, space.engine.version, space.engine.split_rule)
     requests, concurrency = _requests(space)
@@ -190,7 +195,7 @@ def _requests(space: SearchSpace) -> tuple[tuple[Request, ...], int | None]:
     load = space.workload
     if isinstance(load, TraceWorkload):
         with _said_of(space, "workload", "file"):
-            return tuple(read_trace(space.absolute(load.file)))[: load.requests], None
+            return tuple(read_trace(at_hand(space.absolute(load.file))))[: load.requests], None
     drawn = RandomWorkload(
         count=load.requests,
         prompt_tokens=load.prompt_tokens,
@@ -203,10 +208,27 @@ def _requests(space: SearchSpace) -> tuple[tuple[Request, ...], int | None]:
     return tuple(drawn.requests()), load.concurrency
 
 
+def _refuse_names_said_elsewhere(space: SearchSpace, chosen: Engine) -> None:
+    """What follows from another key may not be given a second time, where it would be ignored or contradict."""
+    sections: dict[tuple[str, ...], Iterable[str]] = {
+        ("engine", "flags"): space.engine.flags,
+        ("engine", "env"): space.engine.env,
+        ("knobs",): space.knobs.flags,
+        ("knobs", "env"): space.knobs.env,
+    }
+    for path, names in sections.items():
+        for name in names:
+            if name in chosen.said_elsewhere:
+                raise space.refuse(*path, name, text=f"partitune writes it; allowed: {chosen.said_elsewhere[name]}")
+
+
 @contextmanager
 def _said_of(space: SearchSpace, *path: str) -> Iterator[None]:
     """Give what a room says about a value the line it was written on."""
     try:
         yield
     except SpecError as error:
-        raise space.refuse(*path, text=str(error)) from error
+        key = path[-1]
+        raise space.refuse(
+            *path, text=str(error).removeprefix(f"{'.'.join(path)}: ").removeprefix(f"{key}: ")
+        ) from error

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from partitune.engines.interface import FLAG_RULES
-from partitune.errors import SpecError
+from partitune.engines.interface import FLAG_RULES, SIZE_RULES
+from partitune.errors import InfeasibleSpace, SpecError
 from partitune.partition.legality import Bounds, stage_bounds
 from partitune.plans import DEFAULT_PLAN, EXACT_PLAN, Planner
 from partitune.problem import Problem
@@ -51,6 +52,7 @@ class Space:
         seeds = tuple(_seed(problem, spec, index) for index in range(len(spec.seeds)))
         self._seeds = tuple((seed, {**one.knobs, **one.env}) for seed, one in zip(seeds, spec.seeds, strict=True))
         self.planner = Planner(problem, self._bounds, seeds)
+        _check_sizes(problem, spec)
         _check_flags(problem, spec)
 
     @property
@@ -73,10 +75,11 @@ class Space:
         return {name: known[name] for name in self._knobs if name in known}
 
     def first_proposals(self) -> Iterator[Proposal]:
-        """The engine's default, the believed optimum, the seeds: all with the starting knobs."""
+        """The engine's default, the believed optimum (if anything fits), the seeds: all with the starting knobs."""
         start = self.starting_knobs
         yield Proposal(Candidate(self.problem.default_partition, start), "default", DEFAULT_PLAN)
-        yield Proposal(Candidate(self.planner.partition(EXACT_PLAN, start), start), "exact", EXACT_PLAN)
+        with suppress(InfeasibleSpace):
+            yield Proposal(Candidate(self.planner.partition(EXACT_PLAN, start), start), "exact", EXACT_PLAN)
         for index, (partition, knobs) in enumerate(self._seeds, start=1):
             yield Proposal(Candidate(partition, {**start, **knobs}), "seed", f"seed-{index}")
 
@@ -145,6 +148,13 @@ def _seed(problem: Problem, spec: SearchSpace, index: int) -> tuple[int, ...]:
     else:
         return partition
     raise spec.refuse("seeds", index, text=text)
+
+
+def _check_sizes(problem: Problem, spec: SearchSpace) -> None:
+    """What no candidate could ever get round."""
+    broken = [one for one in problem.engine.check(problem.start({})) if one.rule in SIZE_RULES]
+    if broken:
+        raise spec.refuse("parallel", text="; ".join(f"{one.message} [{one.source}]" for one in broken))
 
 
 def _check_flags(problem: Problem, spec: SearchSpace) -> None:

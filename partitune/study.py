@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from partitune.drivers.simulator import SimulatorDriver
 from partitune.errors import SpecError
-from partitune.pool import LocalPool, Pool, WarmingPool
+from partitune.pool import LocalPool, Pool, WarmingPool, reach
 from partitune.problem import pose
 from partitune.proposer.optuna_proposer import OptunaProposer
 from partitune.result import Objective, Result
@@ -20,7 +20,7 @@ from partitune.search import Budget, Progress, search
 from partitune.space import Proposal, Space
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from partitune.store import Store, StudyState
+from partitune.store import Store, StudyState, check_study_name
 
 #: Keys of a search space that say how long to look, not what a trial means.
 MAY_DIFFER = ("budget", "description")
@@ -64,11 +64,16 @@ def start(plan: Plan) -> tuple[Space, SimulatorDriver]:
     """Look up and check everything of `plan` that can be wrong, before anything is written.
 
     Raises:
-        SpecError: names the file and line.
+        SpecError: names the file and line; StoreError: the study's name; ClusterError: nothing listens at the address.
     """
     problem = pose(plan.spec)
+    driver = SimulatorDriver(problem)
     space = Space(problem, plan.spec)
-    return space, SimulatorDriver(problem)
+    if plan.pool == "local" and plan.ray_address is not None:
+        raise SpecError("--ray-address: found beside --pool local; allowed: one of the two")
+    check_study_name(plan.study)
+    reach(plan.ray_address)
+    return space, driver
 
 
 def run(plan: Plan, watch: Watch, finished: Callable[[Store, Progress], None]) -> Progress:
@@ -119,8 +124,6 @@ def _enter(store: Store, plan: Plan) -> int:
 
 def _pool(plan: Plan, driver: SimulatorDriver) -> Pool:
     if plan.pool == "local":
-        if plan.ray_address is not None:
-            raise SpecError("--ray-address: found beside --pool local; allowed: one of the two")
         return LocalPool(driver)
     slots = plan.runner.workers if isinstance(plan.runner.workers, int) else None
     return WarmingPool(driver, plan.ray_address, slots)

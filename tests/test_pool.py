@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -60,10 +62,32 @@ def test_the_first_candidate_runs_in_process_and_a_later_one_on_ray() -> None:
     assert seen == {"in process", "Ray, local"}
 
 
+@pytest.mark.ray
+def test_a_cluster_of_its_own_outlives_its_start() -> None:
+    # In a process of its own: the cluster that the other tests share was not started by the pool's thread.
+    script = """
+import time
+from partitune.pool import WarmingPool
+from partitune.result import Candidate
+from tests.scripted import ScriptedDriver
+with WarmingPool(ScriptedDriver(), slots=1) as pool:
+    while "starting" in pool.description:
+        time.sleep(0.1)
+    time.sleep(2)
+    pool.submit(Candidate((2,)))
+    print(pool.description, pool.next_done(30).outcome)
+"""
+    root = str(Path(__file__).parent.parent)  # workers import the scripted driver
+    environment = {**os.environ, "PYTHONPATH": root}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=root, env=environment)
+    assert done.stdout == "Ray, local ok\n"
+
+
 def test_a_named_cluster_that_is_not_there_ends_the_search_instead_of_running_elsewhere() -> None:
     with WarmingPool(ScriptedDriver(), address="127.0.0.1:1") as pool:
         pool._starter.join()
-        with pytest.raises(ClusterError, match="127.0.0.1:1"):
+        with pytest.raises(ClusterError, match=r"127\.0\.0\.1:1"):
             _ = pool.free_slots
 
 

@@ -11,18 +11,31 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from partitune.costs.memory import StageMemory
 from partitune.engines.interface import Deployment
 from partitune.engines.kv_planning import Cache, KvPlan, group_layers
 from partitune.engines.vllm import Vllm
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused, SpecError
+from partitune.partition.vector import format_partition
 from partitune.problem import Problem
 from partitune.result import Candidate, Knob, Measurement, StageReport
 from partitune.sim.inputs import DEFAULT_OVERHEADS, SchedulerSettings
 from partitune.sim.metrics import metrics
 from partitune.sim.run import Run
 from partitune.sim.simulator import simulate
+from partitune.sim.timeline import Timeline
 
 _GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """An engine that is up: its scheduler, its KV cache, and the memory both came from."""
+
+    settings: SchedulerSettings
+    plan: KvPlan
+    memories: tuple[StageMemory, ...]
+    free_bytes: tuple[int, ...]  # per stage, for KV
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,53 +47,69 @@ class SimulatorDriver:
     def __post_init__(self) -> None:
         if not isinstance(self.problem.engine, Vllm):
             raise SpecError(
-                f"{self.problem.name}: engine {self.problem.engine.name} cannot be simulated yet; only vllm can. "
-                "Its default split, rules and export are known (see partitune explain --help)"
+                f"{self.problem.name}: engine {self.problem.engine.name} cannot be simulated yet, only vllm can; "
+                f"by itself it splits the layers {format_partition(self.problem.default_partition)}"
             )
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Simulate `candidate`. Raises Refused or OutOfMemory, graded."""
-        problem = self.problem
-        deployment = problem.deployment(candidate)
-        if broken := problem.engine.check(deployment):
-            reasons = "; ".join(f"{one.message} [{one.source}]" for one in broken)
-            raise Refused(f"the engine refuses this: {reasons}", excess=float(len(broken)))
-        self._check_weights(candidate)
-        plan = self._plan_kv(candidate, deployment)
-        settings = self.scheduler_settings(deployment, plan)
-        costs = problem.costs.stage_costs(candidate.partition)
-        try:
-            run = simulate(problem.requests, settings, costs, DEFAULT_OVERHEADS, problem.concurrency)
-        except OutOfMemory as error:
-            tightest = plan.limiting_stage
-            excess = (error.excess or 1.0) * plan.stage_block_bytes[tightest] / _GIB
-            raise OutOfMemory(f"{error}; stage {tightest} decides", excess=excess) from error
-        stages = self._stage_reports(candidate, run, plan)
+        started = self._start(candidate)
+        run = self._run(candidate, started, record_timeline=False)
+        plan = started.plan
+        stages = self._stage_reports(candidate, run, started)
         stage, reason = limit_of(run, stages, plan)
         found = {**metrics(run), "kv_tokens": float(plan.tokens), "kv_blocks": float(plan.num_blocks)}
         return Measurement(
             metrics=found,
             stages=stages,
-            regime=settings.regime.value,
+            regime=started.settings.regime.value,
             kv_blocks=plan.num_blocks,
             kv_tokens=plan.tokens,
             limiting_stage=stage,
             limiting_reason=reason,
             simulated=True,
-            constraints=problem.missed_limits(found),
+            constraints=self.problem.missed_limits(found),
         )
 
-    def _check_weights(self, candidate: Candidate) -> None:
-        short = [memory for memory in self.problem.stage_memory(candidate) if not memory.fits]
-        if not short:
-            return
-        missing = [max(memory.load_missing_bytes, memory.serve_missing_bytes) / _GIB for memory in short]
-        raise OutOfMemory("; ".join(memory.verdict for memory in short), excess=max(missing))
+    def timeline(self, candidate: Candidate) -> Timeline:
+        """The same simulation step by step, with what every stage did when. Raises what `measure` raises."""
+        timeline = self._run(candidate, self._start(candidate), record_timeline=True).timeline
+        assert timeline is not None  # noqa: S101 - asked for
+        return timeline
 
-    def _plan_kv(self, candidate: Candidate, deployment: Deployment) -> KvPlan:
-        free_bytes = self.problem.kv_bytes(candidate)
+    def _start(self, candidate: Candidate) -> _Started:
+        """What the engine does before it takes requests."""
+        problem = self.problem
+        deployment = problem.deployment(candidate)
+        if broken := problem.engine.check(deployment):
+            reasons = "; ".join(f"{one.message} [{one.source}]" for one in broken)
+            raise Refused(f"the engine refuses this: {reasons}", excess=float(len(broken)))
+        memories = problem.stage_memory(candidate)
+        _check_weights(memories)
+        free_bytes = problem.kv_bytes(candidate, memories)
+        plan = self._plan_kv(deployment, candidate.partition, free_bytes)
+        return _Started(self.scheduler_settings(deployment, plan), plan, memories, free_bytes)
+
+    def _run(self, candidate: Candidate, started: _Started, *, record_timeline: bool) -> Run:
+        problem, plan = self.problem, started.plan
+        costs = problem.costs.stage_costs(candidate.partition)
         try:
-            return self.problem.engine.plan_kv(deployment, candidate.partition, free_bytes)
+            return simulate(
+                problem.requests,
+                started.settings,
+                costs,
+                DEFAULT_OVERHEADS,
+                problem.concurrency,
+                record_timeline=record_timeline,
+            )
+        except OutOfMemory as error:
+            tightest = plan.limiting_stage
+            excess = (error.excess or 1.0) * plan.stage_block_bytes[tightest] / _GIB
+            raise OutOfMemory(f"{error}; stage {tightest} decides", excess=excess) from error
+
+    def _plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
+        try:
+            return self.problem.engine.plan_kv(deployment, partition, free_bytes)
         except InfeasibleSpace as error:
             raise Refused(str(error), excess=1.0) from error
         except OutOfMemory as error:
@@ -92,7 +121,8 @@ class SimulatorDriver:
         assert isinstance(engine, Vllm)  # noqa: S101 - checked when the driver was made
         flags = engine.effective_knobs(deployment)
         chosen = engine.regime(deployment)
-        caches = [group.caches[0] for group in group_layers(engine.cache_model(deployment))]
+        cache_model = engine.cache_model(deployment)
+        caches = [group.caches[0] for group in group_layers(cache_model)]
         kinds = Counter(cache.kind for cache in caches)
         return SchedulerSettings(
             regime=chosen.regime,
@@ -108,15 +138,13 @@ class SimulatorDriver:
             num_blocks=plan.num_blocks,
             block_size=plan.block_size,
             full_groups=kinds[Cache.TOKENS],
-            state_groups=kinds[Cache.STATE] * engine.cache_model(deployment).state_blocks,
+            state_groups=kinds[Cache.STATE] * cache_model.state_blocks,
             windows=tuple(cache.window for cache in caches if cache.kind is Cache.WINDOW and cache.window),
             align_chunks=flags["mamba_cache_mode"] == "align",
         )
 
-    def _stage_reports(self, candidate: Candidate, run: Run, plan: KvPlan) -> tuple[StageReport, ...]:
-        layers = self.problem.architecture.layers
-        memories = self.problem.stage_memory(candidate)
-        free_bytes = self.problem.kv_bytes(candidate)
+    def _stage_reports(self, candidate: Candidate, run: Run, started: _Started) -> tuple[StageReport, ...]:
+        layers, plan = self.problem.architecture.layers, started.plan
         reports, first = [], 0
         for stage, count in enumerate(candidate.partition):
             reports.append(
@@ -128,14 +156,22 @@ class SimulatorDriver:
                     transfer_s=run.transfer_s[stage],
                     wait_s=run.wait_s[stage],
                     busy_fraction=run.compute_s[stage] / run.makespan_s,
-                    weights_bytes=round(memories[stage].weight_bytes),
-                    free_bytes=free_bytes[stage],
+                    weights_bytes=round(started.memories[stage].weight_bytes),
+                    free_bytes=started.free_bytes[stage],
                     kv_blocks=plan.stage_blocks[stage],
                     stranded_bytes=plan.stranded_bytes[stage],
                 )
             )
             first += count
         return tuple(reports)
+
+
+def _check_weights(memories: Sequence[StageMemory]) -> None:
+    short = [memory for memory in memories if not memory.fits]
+    if not short:
+        return
+    missing = [max(memory.load_missing_bytes, memory.serve_missing_bytes) / _GIB for memory in short]
+    raise OutOfMemory("; ".join(memory.verdict for memory in short), excess=max(missing))
 
 
 def limit_of(run: Run, stages: Sequence[StageReport], plan: KvPlan) -> tuple[int, str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -80,6 +81,7 @@ class KvPlan:
         return self.stage_blocks.index(min(self.stage_blocks))
 
 
+@lru_cache(maxsize=32)  # one planning asks several times, and only flags change the answer, not the partition
 def group_layers(model: CacheModel) -> tuple[Group, ...]:
     """Groups of the whole model, layers numbered in model order (`get_kv_cache_groups`)."""
     kept = [index for index, cache in enumerate(model.layers) if cache is not None]

@@ -1,117 +1,176 @@
 """Write a trial as an env-file and an engine config beside it, and say done only after both were read back.
 
 Decision: what the engine takes only from the environment (the partition) stands in the env-file, all flags in the YAML
-that `serve --config` reads, so that each is in the one place where every tool reads it alike. The files are replaced
-whole or not at all, and a file that is not ours is never overwritten.
+that the engine's `--config` reads, so that each is in the one place where every tool reads it alike. Both files are
+written beside their places, read back there, and only then put in place of older ones; a file that is not ours is
+never overwritten. The partition is written out even where it is the engine's own, so that another release of the
+engine, or the other side of a KV transfer, cannot split differently.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from partitune import __version__
-from partitune.engines.interface import Deployment
+from partitune.engines.interface import Deployment, flag_knobs
 from partitune.errors import SpecError
-from partitune.export.env_file import parse, render
+from partitune.export.env_file import comment_line, parse, render
+from partitune.export.placement_notes import placement_notes, stages_differ_on_a_node, start_warnings
 from partitune.partition.vector import format_partition, parse_partition
 from partitune.problem import Problem
-from partitune.result import Candidate
+from partitune.result import Candidate, Knob
 
 HEADER = "written by partitune"
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The two files and how to start with them."""
+    """The two files, how to start with them, and what may keep the engine from starting."""
 
     env_file: Path
     config: Path
     commands: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tuple[str, ...]) -> Exported:
     """Write `candidate` to `env_file` and a YAML of the same name, and check both.
 
     Raises:
-        SpecError: a value that cannot be exported, a file that is not ours, or a check that failed.
+        SpecError: a value that cannot be exported, a file that is not ours, or a check that failed; older files stay.
     """
-    config = env_file.with_suffix(".yaml") if env_file.suffix == ".env" else env_file.with_name(env_file.name + ".yaml")
+    config = _config_beside(env_file)
     deployment = problem.deployment(candidate)
-    variables = dict(problem.engine.environment(deployment))
-    comments = [f"{HEADER} {__version__}", *remarks, *_stage_lines(problem, candidate)]
-    entries = {"model": problem.architecture.name, **problem.engine.config_yaml(deployment)}
-    text = render(variables, comments)
-    yaml_text = f"# {HEADER} {__version__}; environment in {env_file.name}\n" + yaml.safe_dump(entries, sort_keys=False)
+    model, warnings = _served_model(problem)
+    warnings += start_warnings(problem, candidate)
+    title = f"{HEADER} {__version__} for {problem.engine.name} {problem.version}"
+    notes = [title, *remarks, *placement_notes(problem, candidate), *(f"warning: {text}" for text in warnings)]
+    text = render(_variables(problem, deployment), notes)
+    entries = {problem.engine.model_key: model, **problem.engine.config_yaml(deployment)}
+    config_text = comment_line(f"{title}; the partition stands in {env_file.name}") + "\n"
+    config_text += yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=2**16)
     for path in (env_file, config):
         _check_ours(path)
-    _replace(env_file, text)
-    _replace(config, yaml_text)
-    _read_back(problem, deployment, candidate, env_file, config)
-    return Exported(env_file, config, _commands(problem, env_file, config))
-
-
-def _stage_lines(problem: Problem, candidate: Candidate) -> list[str]:
-    """Which stage stands where: a partition is only right for this order of GPUs."""
-    lines, first, placement = [], 0, problem.placement
-    for stage, count in enumerate(candidate.partition):
-        gpu, node = placement.gpus[stage].name, placement.nodes[stage]
-        lines.append(f"stage {stage}: layers {first} to {first + count - 1} on node {node}, {placement.tp} x {gpu}")
-        first += count
-    return lines
-
-
-def _commands(problem: Problem, env_file: Path, config: Path) -> tuple[str, ...]:
+    with _Partial(env_file, text) as new_env_file, _Partial(config, config_text) as new_config:
+        _check_partition(problem, candidate, new_env_file.read(), str(env_file))
+        _check_flags(problem, deployment, entries, new_config.read(), str(config))
+        new_env_file.put_in_place()
+        new_config.put_in_place()
     nodes = 1 + max(problem.placement.nodes)
-    if problem.engine.name != "vllm":
-        return (f"set -a; . {env_file}; set +a",)
-    start = f"set -a; . {env_file}; set +a; vllm serve --config {config}"
-    if nodes == 1:
-        return (start,)
-    tail = [f"--nnodes {nodes} --node-rank {rank} --master-addr ADDRESS_OF_NODE_0" for rank in range(nodes)]
-    return tuple(f"{start} {text}{'' if rank == 0 else ' --headless'}" for rank, text in enumerate(tail))
+    source = shlex.quote(str(env_file) if "/" in str(env_file) else f"./{env_file}")  # `. name` looks in PATH only
+    commands = problem.engine.config_commands(str(config), deployment, nodes)
+    return Exported(env_file, config, tuple(f"set -a; . {source}; set +a; {one}" for one in commands), warnings)
+
+
+def _variables(problem: Problem, deployment: Deployment) -> dict[str, str]:
+    """What the environment carries. CUDA numbers unlike GPUs by speed unless it is told otherwise."""
+    fixed_order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if stages_differ_on_a_node(problem.placement) else {}
+    return {**fixed_order, **problem.engine.environment(deployment)}
+
+
+def _served_model(problem: Problem) -> tuple[str, tuple[str, ...]]:
+    """What the engine is told to serve: a hub id, or the folder the config.json lies in; and what is odd about it."""
+    if problem.architecture.repository is not None:
+        return problem.architecture.repository, ()
+    path = Path(problem.model)
+    if path.is_dir():
+        return str(path), ()
+    if path.name == "config.json":
+        return str(path.parent), ()
+    key = problem.engine.model_key
+    text = f"{path.name} is not a checkpoint folder's config.json; write the model to serve under {key}"
+    return str(path.parent), (text,)
+
+
+def _config_beside(env_file: Path) -> Path:
+    """Name of the YAML that goes with an env-file.
+
+    Raises:
+        SpecError: a name that some reader cannot take.
+    """
+    if not env_file.name or env_file.suffix.lower() in (".yaml", ".yml"):
+        raise SpecError(
+            f"export: {env_file}: allowed: the name of the env-file, such as deploy.env; the YAML is put beside it"
+        )
+    if not str(env_file).isprintable():
+        raise SpecError(f"export: {str(env_file)!r}: allowed: a path of printable characters")
+    return env_file.with_suffix(".yaml") if env_file.suffix == ".env" else env_file.with_name(env_file.name + ".yaml")
 
 
 def _check_ours(path: Path) -> None:
-    if path.is_dir() or not path.parent.is_dir():
-        raise SpecError(f"export: {path}: allowed: the path of a file in an existing folder")
+    """Raise SpecError unless `path` is free, or a file of an earlier export, in a folder that is there."""
     try:
-        ours = not path.exists() or HEADER in path.read_text(encoding="utf-8", errors="replace")[:200]
+        if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+            raise SpecError(f"export: {path}: allowed: the path of a file in an existing folder")
+        if path.exists():
+            with path.open("rb") as file:
+                ours = file.read(len(HEADER) + 2) == f"# {HEADER}".encode()
+            if not ours:
+                raise SpecError(f"export: {path}: exists and was not written by partitune; allowed: another name")
     except OSError as error:
         raise SpecError(f"export: {path}: cannot be read: {error.strerror}") from error
-    if not ours:
-        raise SpecError(f"export: {path}: exists and was not written by partitune; allowed: another name, with -o")
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write whole or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise SpecError(f"export: {path}: cannot be written: {error.strerror}") from error
+class _Partial:
+    """A file written in full beside its place: put there as a whole, or removed."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path, self.text = path, text
+        self._partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+
+    def __enter__(self) -> _Partial:
+        try:
+            with self._partial.open("w", encoding="utf-8", newline="\n") as file:
+                file.write(self.text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            self.__exit__()
+            raise SpecError(f"export: {self.path}: cannot be written: {error.strerror}") from error
+        return self
+
+    def read(self) -> str:
+        """What a reader would get now."""
+        return self._partial.read_bytes().decode("utf-8")
+
+    def put_in_place(self) -> None:
+        """Take the place of an older file in one step."""
+        try:
+            self._partial.replace(self.path)
+        except OSError as error:
+            raise SpecError(f"export: {self.path}: cannot be written: {error.strerror}") from error
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # put in place, or never there
+            self._partial.unlink()
 
 
-def _read_back(problem: Problem, deployment: Deployment, candidate: Candidate, env_file: Path, config: Path) -> None:
-    variables = parse(env_file.read_text(encoding="utf-8"), str(env_file))
+def _check_partition(problem: Problem, candidate: Candidate, text: str, source: str) -> None:
     name = problem.engine.partition_env
-    partition = parse_partition(
-        variables.get(name, ""), stages=problem.stages, layers=problem.layers, source=f"{env_file}: {name}"
-    )
-    taken = problem.engine.read_config(yaml.safe_load(config.read_text(encoding="utf-8")))
-    wanted = problem.engine.read_config({"model": problem.architecture.name, **problem.engine.config_yaml(deployment)})
-    flags = {key: value for key, value in deployment.knobs.items() if not key.isupper()}
-    lost = {key: value for key, value in flags.items() if taken.get(key) != value}
-    if partition != candidate.partition or taken != wanted or lost:
+    written = parse(text, source).get(name, "")
+    partition = parse_partition(written, stages=problem.stages, layers=problem.layers, source=f"{source}: {name}")
+    if partition != candidate.partition:
         raise SpecError(
-            f"export: what was read back from {env_file} and {config} is not what was written: partition "
-            f"{format_partition(partition)}, flags lost {sorted(lost)}"
+            f"export: {source}: read back as partition {format_partition(partition)}, which is not what was written; "
+            f"is {name} set in engine.env?"
         )
+
+
+def _check_flags(problem: Problem, deployment: Deployment, entries: Mapping[str, Knob], text: str, source: str) -> None:
+    """Hold what the engine would take from the file against every flag of the deployment.
+
+    A flag that can only be switched on and is off has no entry, and needs none.
+    """
+    taken = problem.engine.read_config(yaml.safe_load(text))
+    named = {key.replace("-", "_").removeprefix("no_") for key in entries}
+    flags = {name: value for name, value in flag_knobs(deployment.knobs).items() if value is not False or name in named}
+    lost = sorted(name for name, value in flags.items() if taken.get(name) != value)
+    if lost or taken != problem.engine.read_config(entries):
+        raise SpecError(f"export: {source}: read back, the engine would take other values; lost: {', '.join(lost)}")

@@ -1,9 +1,9 @@
 """The one spelling of an env-file that docker, systemd, kubectl, a POSIX shell and dotenv readers agree on.
 
 Decision: `KEY=value` with values of `[A-Za-z0-9_.,:/+-]`, no quotes, no blanks, line feeds, comments on lines of
-their own that begin with `#`. Every reader differs on anything beyond that (docker keeps quotes, systemd takes `;`
-for a comment, a shell eats quotes), so anything beyond that is refused, and an empty value is left out: engines stop
-at an empty partition.
+their own that begin with `#`. Every reader differs on anything beyond that (docker keeps quotes up to release 28 and
+drops them later, systemd takes `;` for a comment, a shell eats quotes), so anything beyond that is refused, and an
+empty value is left out: engines stop at an empty partition.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _VALUE = re.compile(r"[A-Za-z0-9_.,:/+-]+", re.ASCII)
 _LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=([A-Za-z0-9_.,:/+-]+)", re.ASCII)
 
+#: Names a shell does not take from a file: read-only, or given another meaning (bash 5.2 and dash 0.5.12, tried).
+_OF_THE_SHELL = re.compile(
+    "BASH.*|COMP_WORDBREAKS|DIRSTACK|EPOCHREALTIME|EPOCHSECONDS|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|OPTIND|PIPESTATUS|"
+    "PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID|_"
+)
+
 
 def render(variables: Mapping[str, str], comments: Sequence[str]) -> str:
     """The file's text. Comments come first, one a line.
@@ -27,14 +33,26 @@ def render(variables: Mapping[str, str], comments: Sequence[str]) -> str:
     for key, value in variables.items():
         if not _KEY.fullmatch(key):
             raise SpecError(f"export: {key!r} is not the name of a variable; allowed: letters, digits and _")
+        if _OF_THE_SHELL.fullmatch(key):
+            raise SpecError(f"export: {key} cannot be set from a file: a shell keeps this name; allowed: another name")
         if value and not _VALUE.fullmatch(value):
             raise SpecError(
                 f"export: {key}={value!r} cannot be written so that docker, systemd, kubectl and a shell read it "
                 "alike; allowed in values: letters, digits and _ . , : / + -"
             )
-    lines = [f"# {' '.join(comment.split())}" for comment in comments]
+    lines = [comment_line(comment) for comment in comments]
     lines += [f"{key}={value}" for key, value in variables.items() if value]
     return "\n".join(lines) + "\n"
+
+
+def comment_line(text: str) -> str:
+    """A comment that ends where its line does, for every reader.
+
+    systemd before 254 takes the line after a comment that ends in a backslash for more of the comment
+    (`src/basic/env-file.c`); docker and kubectl refuse a file that is not UTF-8.
+    """
+    plain = " ".join(text.split()).replace("\\", "/")
+    return "# " + "".join(letter if letter.isprintable() else "?" for letter in plain)
 
 
 def parse(text: str, source: str) -> dict[str, str]:

@@ -3,8 +3,9 @@
 Decisions:
 - The first candidates are fixed: the engine's default with default flags, the exact solution with default flags, then
   the seeds. Only then does the sampler speak.
-- The study lives in memory. Each ask gets a sampler seeded by (random seed, number of the ask), so a study rebuilt
-  from stored trials goes on as the interrupted one would have.
+- The study lives in memory. Each ask gets a sampler seeded by (random seed, number of the ask). A stored result is
+  asked for again before it is told, so a study that ran one candidate at a time goes on exactly as the interrupted one
+  would have; where candidates ran side by side the order of asks is not known, and the rest is told as it is.
 - A decoded candidate that was measured before is answered from memory; one that cannot exist under its flags costs
   nothing and is told as infeasible. Neither is ever launched.
 - Out of memory and time-outs are told as complete but infeasible, graded by how far off they are, because a failed
@@ -16,8 +17,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -29,8 +31,10 @@ from partitune.result import Knob, Objective, Outcome, Result
 from partitune.space import Domain, Proposal, Space
 from partitune.spec.knobs import WholeRange
 
-#: Asks in a row that gave nothing new before what is left of a finite space is walked through.
+#: Asks in a row that gave nothing new before what is left of a small space is walked through, or of a large one drawn.
 PATIENCE = 12
+#: Random draws in a row that gave nothing new before a large space counts as exhausted.
+DRAWS = 500
 #: Largest number of points that is walked through.
 GRID_LIMIT = 50_000
 #: Constraints every told trial carries whatever its limits: what can keep a candidate from running at all.
@@ -55,11 +59,20 @@ class OptunaProposer:
         self._known: dict[str, Result] = {}
         self._pending: dict[str, list[Trial]] = {}
         self._tried: set[tuple[tuple[str, Knob], ...]] = set()
-        self._grid = iter(_shuffled_grid(self._distributions, seed))
+        self._grid = _shuffled_grid(self._distributions, seed)
         self._asked = 0
+        self._unclaimed: Proposal | None = None  # asked for while catching up, and not what was stored
+        self._catching_up = True
 
     def ask(self) -> Proposal | None:
         """The next new candidate; None when the space holds nothing that was not tried."""
+        self._catching_up = False
+        unclaimed, self._unclaimed = self._unclaimed, None
+        if unclaimed is not None and unclaimed.candidate.digest not in self._known:
+            return unclaimed
+        return self._next_new()
+
+    def _next_new(self) -> Proposal | None:
         while self._first:
             proposal = self._first.pop(0)
             digest = proposal.candidate.digest
@@ -68,16 +81,20 @@ class OptunaProposer:
                 return proposal
         if not self._distributions:
             return None
+        return next((found for trial in self._trials() if (found := self._new_proposal(trial)) is not None), None)
+
+    def _trials(self) -> Iterator[Trial]:
+        """Trials to try one after the other until one of them is new."""
         for _ in range(PATIENCE):
-            found = self._new_proposal(self._next_trial())
-            if found is not None:
-                return found
-        for params in self._grid:
-            self._study.enqueue_trial(params)
-            found = self._new_proposal(self._next_trial())
-            if found is not None:
-                return found
-        return None
+            yield self._next_trial()
+        if self._grid is None:
+            for _ in range(DRAWS):
+                yield self._next_trial(startup=sys.maxsize)
+        else:
+            for params in self._grid:
+                if tuple(sorted(params.items())) not in self._tried:
+                    self._study.enqueue_trial(params)
+                    yield self._next_trial()
 
     def _new_proposal(self, trial: Trial) -> Proposal | None:
         """What `trial` decodes to if that is new; otherwise the trial is answered here and now."""
@@ -105,6 +122,9 @@ class OptunaProposer:
     def tell(self, result: Result, label: str) -> None:
         """Record a result: for the trials that wait for it, or as a stored trial."""
         digest = result.candidate.digest
+        if self._catching_up:
+            self._unclaimed = self._next_new()
+            self._catching_up = self._unclaimed is not None and self._unclaimed.candidate.digest == digest
         self._known[digest] = result
         waiting = self._pending.pop(digest, [])
         for trial in waiting:
@@ -112,12 +132,10 @@ class OptunaProposer:
         if not waiting:
             self._add_stored(result, label.partition(":")[2])
 
-    def _next_trial(self) -> Trial:
+    def _next_trial(self, startup: int = STARTUP_TRIALS) -> Trial:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(
-                seed=self._seed * 1_000_003 + self._asked, n_startup_trials=STARTUP_TRIALS
-            )
+            sampler = optuna.samplers.TPESampler(seed=self._seed * 1_000_003 + self._asked, n_startup_trials=startup)
         self._study.sampler = sampler
         self._asked += 1
         return self._study.ask(self._distributions)
@@ -188,14 +206,14 @@ def _distribution(domain: Domain) -> BaseDistribution:
     return FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
 
 
-def _shuffled_grid(distributions: Mapping[str, BaseDistribution], seed: int) -> list[dict[str, Knob]]:
-    """Every point of a finite space in random order; empty where it is not finite or too large to walk through."""
+def _shuffled_grid(distributions: Mapping[str, BaseDistribution], seed: int) -> Iterator[dict[str, Knob]] | None:
+    """Every point of a finite space in random order; None where it is not finite or too large to walk through."""
     values = [_values_of(distribution) for distribution in distributions.values()]
     if math.prod(len(one) for one in values) > GRID_LIMIT:
-        return []
+        return None
     points = [dict(zip(distributions, point, strict=True)) for point in itertools.product(*values)]
     random.Random(seed).shuffle(points)  # noqa: S311 - an order, not a secret
-    return points
+    return iter(points)
 
 
 def _values_of(distribution: BaseDistribution) -> Sequence[Knob]:

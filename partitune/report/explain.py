@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+from partitune import __version__
 from partitune.costs.interface import decode, prefill
 from partitune.costs.memory import StageMemory
 from partitune.drivers.interface import run
@@ -20,6 +22,7 @@ from partitune.engines.interface import FLAG_RULES
 from partitune.errors import SpecError
 from partitune.problem import Problem
 from partitune.result import Candidate, Knob, Result, StageReport
+from partitune.sim.trace import chrome_trace
 
 #: Metrics that `explain --json` always names.
 METRICS = (
@@ -157,4 +160,32 @@ def explain(problem: Problem, candidate: Candidate) -> Explained:
         nodes=problem.placement.nodes,
         balance=balance,
         cost_source=problem.costs.source,
+    )
+
+
+def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
+    """The Chrome trace of `candidate`'s simulated pipeline.
+
+    Raises:
+        RunError: it cannot run.
+    """
+    placement = problem.placement
+    ends = list(accumulate(candidate.partition))
+    about = {
+        "version": __version__,
+        "search_space": problem.name,
+        "engine": f"{problem.engine.name} {problem.version}",
+        "regime": problem.engine.regime(problem.deployment(candidate)).regime.value,
+        "partition": list(candidate.partition),
+        "knobs": dict(candidate.knobs),
+    }
+    return chrome_trace(
+        SimulatorDriver(problem).timeline(candidate),
+        [
+            f"stage {stage} (node {node}, {placement.tp} x {gpu.name})"
+            for stage, (node, gpu) in enumerate(zip(placement.nodes, placement.gpus, strict=True))
+        ],
+        [f"layers {end - count} to {end - 1}" for end, count in zip(ends, candidate.partition, strict=True)],
+        placement.tp,
+        about,
     )

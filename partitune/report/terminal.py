@@ -122,9 +122,10 @@ def _print_against_default(console: Output, one: Explained, default: Explained) 
 
 
 def trials_table(title: str, trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Table:
-    """Trials with their objectives, outcome and reason."""
+    """Trials with their objectives and, where one did not end ok, outcome and reason."""
     names = [objective.metric for objective in objectives]
-    grid = table(title, ("trial", "origin", "partition", "knobs", *names, "outcome", "reason"), names)
+    ended = () if all(trial.result.outcome is Outcome.OK for trial in trials) else ("outcome", "reason")
+    grid = table(title, ("trial", "origin", "partition", "knobs", *names, *ended), names)
     for trial in trials:
         result = trial.result
         figures = [figure(result.metric(name), name) for name in names]
@@ -134,17 +135,20 @@ def trials_table(title: str, trials: Sequence[TrialRecord], objectives: Sequence
             format_partition(result.candidate.partition),
             escape(knobs_text(result.candidate.knobs)),
             *figures,
-            result.outcome.value,
-            escape(result.reason),
+            *((result.outcome.value, escape(result.reason)) if ended else ()),
         )
     return grid
 
 
+def _draw_front(console: Output, summary: Summary) -> None:
+    if summary.pareto:
+        title = f"Pareto front of {summary.study} ({_basis(summary)})"
+        console.draw(trials_table(title, summary.pareto, summary.objectives))
+
+
 def print_pareto(console: Output, summary: Summary) -> None:
     """The front, its hypervolume, and what did not compete."""
-    console.draw(
-        trials_table(f"Pareto front of {summary.study} ({_basis(summary)})", summary.pareto, summary.objectives)
-    )
+    _draw_front(console, summary)
     volume, middle = summary.volume(), summary.knee()
     if middle is not None and len(summary.pareto) > 2:
         console.print(f"knee: trial {middle.number}, nearest to the best of all objectives at once")
@@ -193,15 +197,16 @@ def print_summary(console: Output, summary: Summary, stopped: str = "", *, every
     if every:
         console.draw(trials_table(f"trials of {summary.study}", summary.trials, summary.objectives))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.counts().items() if count)
-    console.draw(
-        trials_table(f"Pareto front of {summary.study} ({_basis(summary)})", summary.pareto, summary.objectives)
-    )
+    _draw_front(console, summary)
     ended = f" ({stopped})" if stopped else ""
     console.print(f"trials: {counts or 'none'}{ended}   database: {escape(summary.database)}")
     if summary.default is not None:
         console.print(f"default: {_line(summary.default, summary.objectives)}")
     if summary.best is not None:
         console.print(f"best:    {_line(summary.best, summary.objectives)}")
+    for trial in () if every else summary.trials:
+        if trial.origin.startswith(("exact:", "seed:")) and trial.result.outcome is not Outcome.OK:
+            console.print(f"not ok:  {_line(trial, summary.objectives)}")
     console.print(f"why: {summary.why}")
     if summary.best_is_default:
         console.print("verdict: no significant difference: keep the default")

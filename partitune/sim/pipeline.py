@@ -39,6 +39,15 @@ class Passage(NamedTuple):
     out_s: float  # sampled tokens are back at the engine core
 
 
+class Crossing(NamedTuple):
+    """The same, stage by stage and boundary by boundary; from `hand_offs` on, both sides take part."""
+
+    starts: tuple[float, ...]  # per stage: computing begins
+    ends: tuple[float, ...]  # per stage: computing ends, on the last stage sampler included
+    hand_offs: tuple[float, ...]  # per boundary: the batch is there and the receiver is free
+    leaves: tuple[float, ...]  # per stage: rid of the batch
+
+
 class Pipeline:
     """The stages of one engine."""
 
@@ -121,3 +130,24 @@ class Pipeline:
     @property
     def _stages(self) -> int:
         return self._costs.stages
+
+
+class ObservedPipeline(Pipeline):
+    """A pipeline that keeps every batch's way through it."""
+
+    def __init__(self, regime: Regime, costs: StageCosts, overheads: Overheads) -> None:
+        super().__init__(regime, costs, overheads)
+        self.crossings: list[Crossing] = []
+
+    def push(self, cost: BatchCost, ready_s: float, *, samples: bool) -> Passage:
+        """As the pipeline's."""
+        free = tuple(self._leave)
+        passage = super().push(cost, ready_s, samples=samples)
+        starts, ends, hand_offs = [passage.start_s], [], []
+        for stage, transfer in enumerate(cost.transfer):
+            ends.append(starts[-1] + cost.compute[stage])
+            hand_offs.append(max(ends[-1], free[stage + 1]))
+            starts.append(self._leave[stage] if transfer > 0.0 else hand_offs[-1])
+        ends.append(passage.end_s)
+        self.crossings.append(Crossing(tuple(starts), tuple(ends), tuple(hand_offs), tuple(self._leave)))
+        return passage

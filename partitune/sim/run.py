@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from partitune.sim.timeline import Timeline
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -52,6 +54,7 @@ class Run:
     preemptions: int
     in_pipeline_s: float  # sum over batches of start on stage 0 to end on the last stage
     steps: tuple[Step, ...] = ()  # only when asked for
+    timeline: Timeline | None = None  # only when asked for
 
     @property
     def wait_s(self) -> tuple[float, ...]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from partitune.costs.interface import StageCosts
 from partitune.errors import OutOfMemory, SpecError, Stalled
 from partitune.sim.cruise import cruise
 from partitune.sim.inputs import Overheads, Request, SchedulerSettings
 from partitune.sim.kv import KvPool
+from partitune.sim.observed import ObservedState
 from partitune.sim.run import Run
 from partitune.sim.state import EngineState
 
@@ -29,6 +31,7 @@ def simulate(
     *,
     context_step: int = 32,
     record_steps: bool = False,
+    record_timeline: bool = False,
 ) -> Run:
     """Run `requests` through the engine.
 
@@ -41,6 +44,7 @@ def simulate(
         context_step: costs are asked with the mean context of the decodes rounded to this many tokens, which saves
             most questions; 1 asks for every step.
         record_steps: keep every step, empty ones too, in `Run.steps`.
+        record_timeline: keep what every stage and the engine core did, in `Run.timeline`, and the steps.
 
     Raises:
         SpecError: a request the engine would refuse.
@@ -50,6 +54,10 @@ def simulate(
     if concurrency is not None and concurrency < 1:
         raise SpecError(f"concurrency is {concurrency}; it must be 1 or more")
     _check(requests, settings, costs)
+    if record_timeline:
+        observed = ObservedState(requests, settings, costs, overheads, concurrency, context_step)
+        _loop(observed)
+        return replace(observed.result(requests), timeline=observed.timeline())
     state = EngineState(requests, settings, costs, overheads, concurrency, context_step, record_steps)
     _loop(state)
     return state.result(requests)

@@ -1,8 +1,8 @@
 """`--set` on the command line: change one value of a search space without writing a file.
 
 Decision: a bare name is an engine flag (or, in upper case, an environment variable) of the candidate at hand; a
-dotted name is a key of the search space (`engine.version`, `workload.concurrency`). Values are YAML scalars, so
-`true`, `16` and `0.9` mean on the command line what they mean in the file.
+dotted name, and the bare name of a key, is a key of the search space (`engine.version`, `workload.concurrency`,
+`model`). Values are YAML scalars, so `true`, `16` and `0.9` mean on the command line what they mean in the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from partitune.errors import SpecError
-from partitune.result import Knob
+from partitune.result import Knob, flaw_in
 from partitune.spec.search_space import SearchSpace
 
 #: What varies when nobody says: budgets from a small chunk to the largest default, and the batch limits around them.
@@ -37,12 +37,12 @@ def parse_settings(texts: Sequence[str]) -> tuple[dict[str, Knob], dict[str, Kno
             raise SpecError(f"--set {text!r}: allowed: name=value, such as max_num_seqs=64 or engine.version=0.30.0")
         if name in knobs or name in keys:
             raise SpecError(f"--set {name}: given twice; allowed: once")
-        (keys if "." in name else knobs)[name] = _scalar(name, written)
+        (keys if "." in name or name in SearchSpace.model_fields else knobs)[name] = _scalar(name, written)
     return knobs, keys
 
 
-def with_settings(spec: SearchSpace, keys: Mapping[str, Knob]) -> SearchSpace:
-    """The search space with dotted `keys` changed, checked as a whole again.
+def with_settings(spec: SearchSpace, keys: Mapping[str, Knob], source: str = "--set") -> SearchSpace:
+    """The search space with dotted `keys` changed, checked as a whole again. Messages call the change `source`.
 
     Raises:
         SpecError: a key that does not exist, or what the change makes wrong.
@@ -61,7 +61,7 @@ def with_settings(spec: SearchSpace, keys: Mapping[str, Knob]) -> SearchSpace:
             )
         # A version looks like a number to YAML, and the file wants it in quotes.
         section[last] = str(value) if name == "engine.version" else value
-    return SearchSpace.from_mapping(plain, source="--set")
+    return SearchSpace.from_mapping(plain, source=source)
 
 
 def from_flags(given: Mapping[str, Any]) -> SearchSpace:
@@ -107,5 +107,7 @@ def _scalar(name: str, written: str) -> Knob:
     except yaml.YAMLError as error:
         raise SpecError(f"--set {name}={written!r}: allowed: one value, such as 64, 0.9, true or text") from error
     if isinstance(value, bool | int | float | str):
+        if flaw := flaw_in(value, f"--set {name}"):
+            raise SpecError(f"{flaw}; allowed: one value, such as 64, 0.9, true or text")
         return value
     return written  # JSON and lists go to the engine as text, as its own command line takes them

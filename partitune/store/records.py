@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -96,11 +96,10 @@ def _fields(value: Measurement | StageReport) -> dict[str, Any]:
     return found
 
 
-def to_row(study_id: int, number: int, result: Result, origin: str) -> TrialRow:
-    """The row of a trial that finishes now. `result` has no flaw."""
+def to_row(study_id: int, number: int, result: Result, origin: str, finished_at: datetime) -> TrialRow:
+    """The row of a finished trial. `result` has no flaw, `finished_at` is UTC."""
     measurement = result.measurement
     partition = to_partition(result.candidate.partition)
-    finished_at = datetime.now(UTC)
     row = TrialRow(
         study_id=study_id,
         number=number,

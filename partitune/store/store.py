@@ -126,8 +126,7 @@ class Store:
         random_seed: int,
     ) -> StudyRecord:
         """Start a study under a new name."""
-        if not name or not name.isprintable() or name != name.strip():
-            raise StoreError(f"{name!r} is not a study name: use printable characters, no space at either end")
+        check_study_name(name)
         self._check_spec(name, resolved_spec)
         row = StudyRow(
             name=name,
@@ -201,15 +200,20 @@ class Store:
 
     # Trials
 
-    def record(self, study: str, number: int, result: Result, origin: str) -> None:
-        """Commit one finished trial. `origin` says why it was tried: default, seed, exact or sampler, and details."""
+    def record(
+        self, study: str, number: int, result: Result, origin: str, *, finished_at: datetime | None = None
+    ) -> None:
+        """Commit one trial that finished now, or at `finished_at` (UTC) when it comes from elsewhere.
+
+        `origin` says why it was tried: default, seed, exact or sampler, and details.
+        """
         if flaw := flaw_of(result):
             raise StoreError(f"{self.label}: trial {number} of study {study} cannot be stored: {flaw}")
         with self._writing() as session:
             study_id = self._row(session, study).id
             taken = session.scalar(_trials(study_id).where(TrialRow.number == number))
             if taken is None:
-                session.add(to_row(study_id, number, result, origin))
+                session.add(to_row(study_id, number, result, origin, finished_at or datetime.now(UTC)))
             elif not _same(trial_record(taken, study, self.label), result, origin):
                 raise StoreError(
                     f"{self.label}: trial {number} of study {study} is already stored with another result, "
@@ -252,6 +256,12 @@ class Store:
             known = f"Did you mean {', '.join(near)}?" if near else "The database holds no study yet"
             raise StoreError(f"{self.label}: no study {name}. {known}")
         return row
+
+
+def check_study_name(name: str) -> None:
+    """Raise StoreError unless `name` can be the name of a study."""
+    if not name or not name.isprintable() or name != name.strip():
+        raise StoreError(f"{name!r} is not a study name: use printable characters, no space at either end")
 
 
 def _trials(study_id: int) -> Any:

@@ -1,0 +1,56 @@
+"""What a person must know about GPUs before a deployment is started: which stage stands where, and what will not start.
+
+Decision: a partition is only right for one order of GPUs, and neither engine checks it, so the order is written into
+the file itself. Ranks are counted as both engines do on one command a node: contiguous, TP fastest.
+"""
+
+from __future__ import annotations
+
+from partitune.cluster.hardware import Placement
+from partitune.problem import Problem
+from partitune.result import Candidate
+
+#: Knobs that make a deployment one side of a KV transfer (vLLM; SGLang, whose `null` means none).
+_TRANSFERS = {"kv_transfer_config": "", "disaggregation_mode": "null"}
+
+
+def placement_notes(problem: Problem, candidate: Candidate) -> tuple[str, ...]:
+    """One line a stage (layers, node, GPUs), and what follows from it."""
+    placement, first, lines = problem.placement, 0, []
+    for stage, count in enumerate(candidate.partition):
+        last = first + count - 1
+        layers = f"layer {first}" if count == 1 else f"layers {first} to {last}"
+        node = placement.nodes[stage]
+        rank = placement.nodes[:stage].count(node) * placement.tp
+        gpus = f"GPU {rank}" if placement.tp == 1 else f"GPUs {rank} to {rank + placement.tp - 1}"
+        lines.append(f"stage {stage}: {layers} on node {node}, {gpus} ({placement.gpus[stage].name})")
+        first = last + 1
+    if stages_differ_on_a_node(placement):
+        lines.append("GPUs of one node differ: hold the order above against nvidia-smi; to change it, list the GPUs")
+        lines.append("of each node in CUDA_VISIBLE_DEVICES, those of its first stage first")
+    knobs = problem.deployment(candidate).knobs
+    if any(knobs.get(name, none) != none for name, none in _TRANSFERS.items()):
+        lines.append("one side of a KV transfer: the other side must be told this partition too")
+    return tuple(lines)
+
+
+def stages_differ_on_a_node(placement: Placement) -> bool:
+    """True where it matters which GPU of a node is which: another type, or another amount held by others."""
+    kinds = set(zip(placement.nodes, placement.gpus, placement.reserved_bytes, strict=True))
+    return len(kinds) > len(set(placement.nodes))
+
+
+def start_warnings(problem: Problem, candidate: Candidate) -> tuple[str, ...]:
+    """What will keep the engine from starting although the trial could be simulated.
+
+    vLLM asks for its share of all memory before it looks at what is free (0.32 `v1/worker/utils.py` request_memory).
+    """
+    share = problem.engine.effective_knobs(problem.deployment(candidate)).get("gpu_memory_utilization")
+    if share is None:  # SGLang measures what is free
+        return ()
+    limits = {one.stage: one.utilization_to_set for one in problem.stage_memory(candidate)}
+    short = {stage: limit for stage, limit in limits.items() if limit is not None}
+    if not short:
+        return ()
+    stages = f"stage{'s' if len(short) > 1 else ''} {', '.join(map(str, short))}"
+    return (f"gpu_memory_utilization {share} does not start on {stages}; set {min(short.values())} or less",)

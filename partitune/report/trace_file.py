@@ -1,0 +1,53 @@
+"""Write a Chrome trace: whole or not at all, and never over a file that is not one of ours.
+
+Decision: a profile of a real run can have cost hours of a cluster and has the same kind of name, so only a file that
+says it was simulated is replaced. A name that ends in `.gz` is compressed, as the engines' own traces are.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from partitune.errors import SpecError
+
+#: How a file of ours begins; `partitune.sim.trace.chrome_trace` puts these keys first.
+_HEAD = b'{"schemaVersion":1,"partitune":{"simulated":true'
+
+
+def write_trace(path: Path, trace: Mapping[str, object]) -> None:
+    """Write `trace` to `path`, replacing an older trace of ours in one step.
+
+    Raises:
+        SpecError: the folder is missing, `path` is something else than a trace of ours, or it cannot be written.
+    """
+    data = json.dumps(trace, separators=(",", ":")).encode()
+    if path.suffix == ".gz":
+        data = gzip.compress(data, compresslevel=6, mtime=0)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part") if path.name else path
+    try:
+        if not path.parent.is_dir() or (path.exists() and not path.is_file()):
+            raise SpecError(f"--trace: {path}: allowed: the path of a file in an existing folder")
+        if path.exists() and not _ours(path):
+            raise SpecError(f"--trace: {path}: exists and is not a simulated trace; allowed: another name")
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):  # perhaps never there
+            partial.unlink()
+        raise SpecError(f"--trace: {path}: cannot be written: {error.strerror}") from error
+
+
+def _ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        if file.read(2) == b"\x1f\x8b":
+            file.seek(0)
+            with suppress(EOFError, gzip.BadGzipFile), gzip.open(file) as unpacked:
+                return unpacked.read(len(_HEAD)) == _HEAD
+            return False
+        file.seek(0)
+        return file.read(len(_HEAD)) == _HEAD

@@ -1,0 +1,160 @@
+"""Published pipeline-parallel set-ups, posed as a user would pose them: a search space, the engine's rules, the driver.
+
+Decision: nothing here knows the answer. A case names a catalog model, a cluster, an engine start and a load, and goes
+through `pose` and the simulator's driver; a tensor-parallel baseline is the same with one stage. Two things that were
+measured and partitune does not offer are composed from its public parts: a checkpoint in another number format, and
+a tensor-parallel group that crosses nodes (the tool refuses to place one).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from partitune.cluster.hardware import Link
+from partitune.costs.interface import Batch, StageCosts
+from partitune.drivers.simulator import SimulatorDriver
+from partitune.model.published import find_model
+from partitune.problem import Problem, pose
+from partitune.result import Candidate, Knob, Measurement
+from partitune.sim.inputs import DEFAULT_OVERHEADS, Overheads, SchedulerSettings
+from partitune.sim.run import Run
+from partitune.sim.simulator import simulate
+from partitune.spec.search_space import SearchSpace
+
+#: What each format writes into `quantization_config`; the block FP8 one is Qwen's own.
+FP8 = {"quant_method": "fp8", "activation_scheme": "static"}
+BLOCK_FP8 = {
+    "quant_method": "fp8",
+    "weight_block_size": [128, 128],
+    "modules_to_not_convert": ["lm_head", "model.layers.*.mlp.gate"],
+}
+NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head", "*self_attn*"]}
+
+#: vLLM as it was while the V1 runner could run a pipeline asynchronously (regime R1; R2 without).
+V1_RUNNER = {"version": "0.30.0", "runner": "v1"}
+
+
+def closed(requests: int, prompt: int, output: int, concurrency: int, spread: float = 0.0) -> dict[str, Any]:
+    """A closed load: `concurrency` requests outstanding, lengths within `spread` of the mean."""
+    return {
+        "kind": "random",
+        "requests": requests,
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "concurrency": concurrency,
+        "range_ratio": spread,
+    }
+
+
+def problem(
+    model: str | Path,
+    gpu: str,
+    load: Mapping[str, Any],
+    *,
+    tp: int,
+    pp: int,
+    nodes: int = 1,
+    gpus_per_node: int = 8,
+    flags: Mapping[str, Knob] | None = None,
+    links: Mapping[str, str] | None = None,
+    engine: Mapping[str, str] | None = None,
+) -> Problem:
+    """The search space of one set-up, looked up. `engine` may name version, runner and split_rule."""
+    return pose(
+        SearchSpace.from_mapping(
+            {
+                "kind": "search_space",
+                "name": "acceptance",
+                "model": str(model),
+                "cluster": {"nodes": nodes, "gpus_per_node": gpus_per_node, "gpu": gpu, "links": dict(links or {})},
+                "engine": {"name": "vllm", "version": "0.33.0", "flags": dict(flags or {}), **(engine or {})},
+                "parallel": {"tp": tp, "pp": pp},
+                "workload": dict(load),
+            }
+        )
+    )
+
+
+def measured(posed: Problem, partition: Sequence[int] | None = None, **knobs: Knob) -> Measurement:
+    """What the simulator's driver reports; without a partition, of the engine's default split."""
+    return SimulatorDriver(posed).measure(_candidate(posed, partition, knobs))
+
+
+def metric(name: str, posed: Problem, partition: Sequence[int] | None = None, **knobs: Knob) -> float:
+    """One figure of `measured`."""
+    return measured(posed, partition, **knobs).metrics[name]
+
+
+def settings_of(posed: Problem, partition: Sequence[int] | None = None, **knobs: Knob) -> SchedulerSettings:
+    """The scheduler and KV cache of a start, as the driver hands them to the simulator."""
+    candidate = _candidate(posed, partition, knobs)
+    deployment = posed.deployment(candidate)
+    plan = posed.engine.plan_kv(deployment, candidate.partition, posed.kv_bytes(candidate))
+    return SimulatorDriver(posed).scheduler_settings(deployment, plan)
+
+
+def simulated(
+    posed: Problem,
+    settings: SchedulerSettings,
+    *,
+    partition: Sequence[int] | None = None,
+    costs: StageCosts | None = None,
+    overheads: Overheads = DEFAULT_OVERHEADS,
+) -> Run:
+    """The load of a problem under changed settings, costs or overheads."""
+    bound = costs or posed.costs.stage_costs(partition or posed.default_partition)
+    return simulate(posed.requests, settings, bound, overheads, posed.concurrency)
+
+
+def output_tok_s(run: Run) -> float:
+    """Output tokens a second."""
+    return sum(request.output_tokens for request in run.requests) / run.duration_s
+
+
+def config_of(folder: Path, model: str, **changes: object) -> Path:
+    """The catalog's config.json of `model` with some fields changed, as a file of its own."""
+    known = find_model(model)
+    assert known is not None
+    config = json.loads(files("partitune.model").joinpath("configs", known.file).read_text("utf-8"))
+    path = folder / "config.json"
+    path.write_text(json.dumps(config | changes), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class AcrossNodes:
+    """One stage whose tensor-parallel group lies on two nodes: each all-reduce also crosses the network.
+
+    The lower bound of a hierarchical all-reduce, two blocks a layer: after the reduction inside a node every rank
+    exchanges half of its slice with its peer and gets the other half back, over a NIC of its own.
+    """
+
+    inside: StageCosts  # the same group on one node
+    link: Link
+    gpus_per_node: int
+    layers: int
+    hidden_bytes: int
+
+    @property
+    def stages(self) -> int:
+        """One."""
+        return 1
+
+    def compute_s(self, batch: Batch) -> Sequence[float]:
+        """Seconds of the stage."""
+        slice_bytes = batch.tokens * self.hidden_bytes / self.gpus_per_node
+        crossing_s = 2 * self.link.transfer_s(slice_bytes / 2)
+        return [self.inside.compute_s(batch)[0] + 2 * self.layers * crossing_s]
+
+    def transfer_s(self, tokens: int) -> Sequence[float]:
+        """Nothing to hand over."""
+        return []
+
+
+def _candidate(posed: Problem, partition: Sequence[int] | None, knobs: Mapping[str, Knob]) -> Candidate:
+    return Candidate(tuple(partition or posed.default_partition), dict(knobs))
