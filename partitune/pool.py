@@ -3,25 +3,27 @@
 Decision: asynchronous refill without a round barrier: `free_slots` says how many more may be submitted, `next_done`
 returns whichever finishes first. Ray costs about ten seconds to start, so `WarmingPool` runs the first candidates in
 process until the cluster is there. A measured candidate is never silently run again: Ray tasks have no retries, and a
-worker or node that dies makes its candidate `lost`.
+worker or node that dies makes its candidate `lost`. A whole cluster that dies is waited for.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 import threading
+import time
 from collections import deque
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from partitune.drivers.interface import Driver, run
 from partitune.errors import ClusterError
+from partitune.ray_cluster import RayCluster
 from partitune.result import Candidate, Outcome, Result
 
-#: Seconds a head has to accept a connection.
-CONNECT_TIMEOUT_S = 5.0
+#: Seconds between looks at the cluster while nothing finishes.
+PULSE_S = 5.0
+#: Seconds that a search waits for a lost cluster to come back.
+PATIENCE_S = 1800.0
 
 
 class Pool(Protocol):
@@ -93,72 +95,119 @@ class LocalPool:
 
 
 class RayPool:
-    """Ray tasks, one candidate each, as many at once as the cluster has CPUs (or `slots`)."""
+    """Ray tasks, one candidate each, as many at once as the cluster has CPUs (or `slots`).
 
-    def __init__(self, driver: Driver, address: str | None = None, slots: int | None = None) -> None:
+    A cluster that is lost takes its candidates with it: they come back as `lost`. What is submitted then waits until
+    the cluster is back; after `patience_s` without one, `next_done` raises ClusterError.
+    """
+
+    def __init__(
+        self, driver: Driver, address: str | None = None, slots: int | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
         self._driver = driver
-        self._address = address
+        self._cluster = RayCluster(address)
         self._slots = slots
-        self._owns_cluster = False
-        self._task: Any = None
+        self._patience_s = patience_s
+        self._capacity = 0
+        self._task: Any = None  # None while there is no cluster
         self._refs: dict[Any, Candidate] = {}
-        self.description = f"Ray at {address}" if address else "Ray, local"
+        self._lost: deque[Result] = deque()
+        self._waiting: deque[Candidate] = deque()
+        self._away: _Away | None = None
+        self._checked = 0.0
+        self._name = f"Ray at {address}" if address else "Ray, local"
 
     def start(self) -> None:
         """Connect to the cluster (or start one on this machine). Raises ClusterError."""
-        # Ray reads these on import: no usage ping, no token file written into the user's home for a private cluster.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if self._address is None:
-            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        self._cluster.start()
         import ray
 
-        reach(self._address)
-        try:
-            if not ray.is_initialized():
-                ray.init(
-                    address=self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-                )
-                self._owns_cluster = True
-        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise _unusable(self._address, error) from error
-        if self._slots is None:
-            resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-            self._slots = max(1, int(resources.get("CPU", 1)))
+        self._capacity = self._slots or self._cluster.cpus()
         driver_ref = ray.put(self._driver)
         task = ray.remote(max_retries=0, num_cpus=1)(run)
         self._task = lambda candidate: task.remote(driver_ref, candidate)
+        self._checked = time.monotonic()
+
+    @property
+    def description(self) -> str:
+        """Where it is, and since when the cluster is gone."""
+        return self._name if self._away is None else f"{self._name}: {self._away.reason}; waiting for it"
 
     @property
     def free_slots(self) -> int:
-        """Slots not in use; 0 before `start`."""
-        return 0 if self._slots is None or self._task is None else max(0, self._slots - len(self._refs))
+        """Slots not in use; 0 while there is no cluster."""
+        return 0 if self._task is None else max(0, self._capacity - self.running)
 
     @property
     def running(self) -> int:
-        """Tasks not yet returned."""
-        return len(self._refs)
+        """Candidates not yet returned."""
+        return len(self._refs) + len(self._waiting) + len(self._lost)
 
     def submit(self, candidate: Candidate) -> None:
-        """Start one task."""
-        self._refs[self._task(candidate)] = candidate
+        """Start one task, as soon as there is a cluster."""
+        if self._task is None:
+            self._waiting.append(candidate)
+        else:
+            self._refs[self._task(candidate)] = candidate
 
     def next_done(self, timeout_s: float | None) -> Result | None:
-        """Wait for any task."""
-        import ray
-
+        """Wait for any task. Raises ClusterError when the cluster stays away."""
+        if self._lost:
+            return self._lost.popleft()
+        if self._away is not None:
+            self._try_again(self._away, timeout_s)
+            return None
         if not self._refs:
             return None
+        import ray
+
         ready, _ = ray.wait(list(self._refs), num_returns=1, timeout=timeout_s)
         if not ready:
+            self._feel_pulse()
             return None
         candidate = self._refs.pop(ready[0])
         try:
             result: Result = ray.get(ready[0])
         except ray.exceptions.RayError as error:
             first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            if isinstance(error, ray.exceptions.LocalRayletDiedError) or self._cluster.loss():
+                self._lose(first_line)
             return Result(candidate, Outcome.LOST, f"Ray lost the worker: {first_line}")
         return result
+
+    def _feel_pulse(self) -> None:
+        if time.monotonic() > self._checked + PULSE_S:
+            if reason := self._cluster.loss():
+                self._lose(reason)
+            self._checked = time.monotonic()
+
+    def _lose(self, reason: str) -> None:
+        self._lost.extend(
+            Result(candidate, Outcome.LOST, f"Ray lost the cluster: {reason}") for candidate in self._refs.values()
+        )
+        self._refs.clear()
+        self._task = None
+        self._away = _Away(reason, time.monotonic())
+        self._cluster.stop(lost=True)
+
+    def _try_again(self, away: _Away, timeout_s: float | None) -> None:
+        pause_s = away.next_try - time.monotonic()
+        if pause_s > 0:
+            time.sleep(pause_s if timeout_s is None else min(pause_s, timeout_s))
+            return
+        try:
+            self.start()
+        except ClusterError as error:
+            gone_s = time.monotonic() - away.since
+            if gone_s > self._patience_s:
+                raise ClusterError(
+                    f"{away.reason}, and none came back in {gone_s / 60:.0f} minutes. {error}"
+                ) from error
+            away.pause()
+            return
+        self._away = None
+        while self._waiting:
+            self.submit(self._waiting.popleft())
 
     def __enter__(self) -> Self:
         self.start()
@@ -172,28 +221,22 @@ class RayPool:
         for ref in self._refs:
             ray.cancel(ref, force=True)
         self._refs.clear()
-        if self._owns_cluster:
-            ray.shutdown()
+        self._cluster.stop()
 
 
-def reach(address: str | None) -> None:
-    """Raise ClusterError where nothing listens at `address`, in seconds; Ray itself tries for minutes."""
-    if address is None or address in ("auto", "local"):
-        return
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-            raise ValueError(f"{address!r} is not an address")
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
-    except (OSError, ValueError) as error:
-        raise _unusable(address, error) from error
+@dataclass(slots=True)
+class _Away:
+    """A cluster that is gone: since when, why, and when to look for it again, in growing pauses."""
 
+    reason: str
+    since: float
+    next_try: float = 0.0
+    pause_s: float = 1.0
 
-def _unusable(address: str | None, error: Exception) -> ClusterError:
-    return ClusterError(
-        f"Ray at {'this machine' if address is None else address} cannot be used: {error}\n"
-        "Check the address (host:port of the head, or `auto`), or run without Ray: --pool local"
-    )
+    def pause(self) -> None:
+        """Look again after twice the last pause, a minute at most."""
+        self.next_try = time.monotonic() + self.pause_s
+        self.pause_s = min(2 * self.pause_s, 60.0)
 
 
 class WarmingPool:

@@ -78,8 +78,9 @@ def search(
             pool.submit(proposal.candidate)
             progress.running = len(in_flight)
             watch(progress, None, proposal, None)
-        if not in_flight:
+        if not in_flight and (progress.stopped or progress.finished >= budget.trials):
             break
+        progress.where = pool.description
         result = pool.next_done(TICK_S)
         if result is None:
             watch(progress, None, None, None)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from partitune.drivers.simulator import SimulatorDriver
 from partitune.errors import SpecError
-from partitune.pool import LocalPool, Pool, WarmingPool, reach
+from partitune.pool import LocalPool, Pool, WarmingPool
 from partitune.problem import pose
 from partitune.proposer.optuna_proposer import OptunaProposer
+from partitune.ray_cluster import reach
 from partitune.result import Objective, Result
 from partitune.search import Budget, Progress, search
 from partitune.space import Proposal, Space

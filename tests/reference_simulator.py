@@ -1,7 +1,7 @@
 """The simulator written for the eye: one object per request, one scan of the running list per step, no shortcuts.
 
 It follows vLLM 0.33.0 `v1/core/sched/scheduler.py`, `async_scheduler.py`, `v1/core/kv_cache_manager.py` and
-`v1/engine/core.py` line by line and is the oracle that the fast simulator is held to.
+`v1/core/block_pool.py` and `v1/engine/core.py` line by line and is the oracle that the fast simulator is held to.
 """
 
 from __future__ import annotations
@@ -14,14 +14,25 @@ import numpy as np
 
 from partitune.costs.interface import Batch, StageCosts
 from partitune.engines.regimes import Regime
-from partitune.sim.inputs import Overheads, Request, SchedulerSettings
+from partitune.sim.inputs import BatchCap, Overheads, Request, SchedulerSettings, SchedulingPolicy
 from partitune.sim.run import RequestTimes, Run, Step
+
+
+@dataclass(eq=False)
+class Cached:
+    """Blocks of the same tokens in every full-attention group, or the states at one position of a hybrid."""
+
+    key: tuple[str, str, int]
+    size: int
+    users: int = 0
+    step: int = 0
 
 
 @dataclass(eq=False)
 class Tracked:
     request: Request
     sent_s: float
+    number: int  # in order of arrival
     outputs: int = 0
     computed: int = 0
     placeholders: int = 0
@@ -30,6 +41,10 @@ class Tracked:
     eligible_step: int = 0
     token_s: float = 0.0  # when the newest token is on every stage
     held: int = 0  # KV blocks
+    cached: list[Cached] = field(default_factory=list)  # those of the blocks that others can find
+    junction: int = 0  # tokens of a prefix that is cached but whose states are not
+    preempted: bool = False
+    deferred: bool = False
     reading: bool = True  # its prompt (and, after a preemption, output) is not read to its end
     state: str = "waiting"
     token_times: list[float] = field(default_factory=list)
@@ -55,10 +70,22 @@ def ceil_div(a: int, b: int) -> int:
 
 
 class Cache:
+    """The block pool. Its queue of free blocks always begins with those that hold nothing."""
+
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
-        self.free = settings.num_blocks - 1
+        self.blank = settings.num_blocks - 1
+        self.queue: list[Cached] = []
+        self.known: dict[tuple[str, str, int], list[Cached]] = {}
         self.watermark = int(settings.watermark * settings.num_blocks)
+        self.step = 0
+        s = settings
+        self.state_size = s.state_groups // 2 + sum(ceil_div(window - 1, s.block_size) for window in s.windows)
+        self.enabled = s.enable_prefix_caching and (s.align_chunks or not s.state_groups)
+
+    @property
+    def free(self) -> int:
+        return self.blank + sum(entry.size for entry in self.queue)
 
     def wanted(self, tokens: int, in_flight: int) -> int:
         s = self.settings
@@ -68,24 +95,102 @@ class Cache:
             total += min(blocks, ceil_div(window - 1 + in_flight, s.block_size) + 1)
         return total
 
-    def allocate(self, sequence: Tracked, new: int, *, admit: bool, running: bool) -> bool:
+    def key(self, sequence: Tracked, kind: str, block: int) -> tuple[str, str, int]:
+        prefix = sequence.request.prefix
+        if prefix is not None and (block + 1) * self.settings.block_size <= prefix.tokens:
+            return kind, "group " + prefix.group, block
+        return kind, "request " + sequence.request.id, block
+
+    def hits(self, sequence: Tracked) -> tuple[list[Cached], Cached | None]:
+        found: list[Cached] = []
+        sequence.junction = 0
+        if not self.enabled:
+            return found, None
+        for block in range((sequence.tokens - 1) // self.settings.block_size):
+            copies = self.known.get(self.key(sequence, "tokens", block))
+            if not copies:
+                break
+            found.append(copies[0])
+        if not self.settings.keeps_states:
+            return found, None
+        for blocks in range(len(found), 0, -1):
+            states = self.known.get(self.key(sequence, "states", blocks - 1))
+            if states:
+                break
+        else:
+            blocks, states = 0, None
+        if blocks < len(found):
+            sequence.junction = len(found) * self.settings.block_size
+        return found[:blocks], states[0] if states else None
+
+    def take(self, count: int) -> None:
+        self.blank -= count
+        while self.blank < 0:
+            oldest = self.queue.pop(0)
+            self.known[oldest.key].remove(oldest)
+            self.blank += oldest.size
+
+    def admit(self, sequence: Tracked, new: int, hits: list[Cached], states: Cached | None, *, running: bool) -> bool:
         s = self.settings
-        watermark = self.watermark if admit and running else 0
-        if admit and s.reserve_full_isl:
-            full = self.wanted(sequence.tokens, s.slots * s.max_num_batched_tokens)
-            if full - sequence.held + watermark > self.free:
-                return False
-        in_flight = sequence.in_flight + new if sequence.reading else 1
-        wanted = self.wanted(sequence.computed + new, in_flight)
-        if wanted - sequence.held + watermark > self.free:
+        if states is not None and s.align_chunks and states.step == self.step:
+            return False  # written in this very step
+        free = self.free - (self.watermark if running else 0) - sum(hit.size for hit in hits if not hit.users)
+        adopted = sum(hit.size for hit in hits)
+        full = self.wanted(sequence.tokens, s.slots * s.max_num_batched_tokens)
+        if s.reserve_full_isl and full - adopted > free:
             return False
-        self.free -= wanted - sequence.held
-        sequence.held = wanted
+        if self.wanted(len(hits) * s.block_size + new, new) - adopted > free:
+            return False
+        for hit in hits:
+            if not hit.users:
+                self.queue.remove(hit)
+            hit.users += 1
+        if states is not None:
+            self.queue.remove(states)
+            self.queue.append(states)
+        sequence.cached = list(hits)
+        sequence.held = adopted
+        sequence.computed = len(hits) * s.block_size
+        assert self.allocate(sequence, new)
         return True
 
+    def allocate(self, sequence: Tracked, new: int) -> bool:
+        in_flight = sequence.in_flight + new if sequence.reading else 1
+        wanted = self.wanted(sequence.computed + new, in_flight)
+        if wanted - sequence.held > self.free:
+            return False
+        self.take(wanted - sequence.held)
+        sequence.held = wanted
+        self.cache(sequence, min(sequence.computed + new, sequence.tokens))
+        if sequence.reading:
+            for position in sorted({(sequence.request.prompt_tokens - 1) // self.settings.block_size, sequence.junction // self.settings.block_size}):
+                if sequence.computed < position * self.settings.block_size <= sequence.computed + new:
+                    self.keep_states(sequence, position)
+        return True
+
+    def cache(self, sequence: Tracked, tokens: int) -> None:
+        for block in range(len(sequence.cached), tokens // self.settings.block_size if self.enabled else 0):
+            entry = Cached(self.key(sequence, "tokens", block), self.settings.full_groups, users=1)
+            self.known.setdefault(entry.key, []).append(entry)
+            sequence.cached.append(entry)
+
+    def keep_states(self, sequence: Tracked, blocks: int) -> None:
+        key = self.key(sequence, "states", blocks - 1)
+        if not (self.enabled and self.settings.keeps_states) or self.known.get(key) or self.free < self.state_size:
+            return
+        self.take(self.state_size)
+        entry = Cached(key, self.state_size, step=self.step)
+        self.known.setdefault(key, []).append(entry)
+        self.queue.append(entry)
+
     def release(self, sequence: Tracked) -> None:
-        self.free += sequence.held
+        self.blank += sequence.held - sum(entry.size for entry in sequence.cached)
+        for entry in reversed(sequence.cached):
+            entry.users -= 1
+            if not entry.users:
+                self.queue.append(entry)
         sequence.held = 0
+        sequence.cached = []
 
 
 class Scheduler:
@@ -96,10 +201,16 @@ class Scheduler:
         self.running: list[Tracked] = []
         self.finished_unflushed = False
         self.step = 0
+        self.turn = 0  # of the busy loop, since it last had nothing to do
+        self.capacity_bound = False
         self.preemptions = 0
+        self.queries = self.hits = 0
 
     def has_requests(self) -> bool:
         return bool(self.waiting or self.running or self.finished_unflushed)
+
+    def end_turn(self) -> None:
+        self.turn = self.turn + 1 if self.waiting or self.running else 0
 
     def align(self, sequence: Tracked, new: int) -> int:
         s = self.settings
@@ -116,7 +227,7 @@ class Scheduler:
             aligned = end // block * block
             if aligned > start or block <= limit:
                 end = aligned
-        stops = [(sequence.tokens - 1) // block * block]
+        stops = [(sequence.tokens - 1) // block * block, start + (sequence.junction - start) // block * block]
         if start % block:
             stops.append((start // block + 1) * block)
         end = min([stop for stop in stops if start < stop < end], default=end)
@@ -125,18 +236,34 @@ class Scheduler:
     def schedule(self) -> tuple[dict[Tracked, int], set[Tracked], set[Tracked]]:  # noqa: C901 - one scan, as in the engine
         s = self.settings
         self.step += 1
+        self.cache.step = self.step
+        throttle = s.prefill_schedule_interval > 1 and self.turn % s.prefill_schedule_interval != 0
+        defer = throttle and not self.capacity_bound and any(not seq.reading for seq in self.running)
+        unfinished = len(self.running) + len(self.waiting)
+        most = most_decodes = 1 << 30
+        if s.batch_cap is BatchCap.DECODE and s.stages > 1 and s.regime is Regime.R3:
+            most_decodes = ceil_div(s.max_num_seqs, s.stages)
+        if s.batch_cap is BatchCap.ALL and s.stages > 1 and s.regime in (Regime.R3, Regime.R4):
+            most = ceil_div(min(unfinished, s.max_num_seqs), s.stages)
         budget = s.max_num_batched_tokens
         threshold = s.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
         rows: dict[Tracked, int] = {}
         preempted = False
         index = 0
-        while index < len(self.running) and budget > 0:
+        while index < len(self.running) and budget > 0 and len(rows) < most:
             seq = self.running[index]
             confirmed = seq.computed + 2 - seq.placeholders
-            if seq.placeholders > 0 and confirmed >= seq.request.prompt_tokens + seq.request.output_tokens:
+            known_end = seq.request.prompt_tokens + seq.request.output_tokens
+            if seq.placeholders > 0 and confirmed >= known_end and not seq.request.stops_early:
                 index += 1
                 continue
             if self.step < seq.eligible_step:
+                index += 1
+                continue
+            if defer and seq.reading:
+                index += 1
+                continue
+            if not seq.reading and sum(not each.reading for each in rows) >= most_decodes:
                 index += 1
                 continue
             new = seq.tokens + seq.placeholders - seq.computed
@@ -147,8 +274,14 @@ class Scheduler:
             if new == 0:
                 index += 1
                 continue
-            while not (allocated := self.cache.allocate(seq, new, admit=False, running=True)):
-                victim = self.running.pop()
+            while not (allocated := self.cache.allocate(seq, new)):
+                victim = self.running[-1]
+                if s.scheduling_policy is SchedulingPolicy.PRIORITY:
+                    victim = max(self.running, key=rank)
+                if self.running.index(victim) < index:
+                    index -= 1
+                budget += rows.pop(victim, 0)
+                self.running.remove(victim)
                 self.preempt(victim)
                 preempted = True
                 if victim is seq:
@@ -160,12 +293,19 @@ class Scheduler:
             index += 1
         if not preempted:
             skipped: deque[Tracked] = deque()
-            while budget > 0 and self.waiting and len(self.running) < s.max_num_seqs:
+            if s.scheduling_policy is SchedulingPolicy.PRIORITY:
+                self.waiting = deque(sorted(self.waiting, key=rank))
+            while budget > 0 and self.waiting and len(self.running) < s.max_num_seqs and len(rows) < most:
                 seq = self.waiting[0]
                 if seq.stale:
+                    seq.deferred = True
                     skipped.append(self.waiting.popleft())
                     continue
-                new = seq.tokens
+                hits, states = self.cache.hits(seq)
+                seq.computed = len(hits) * s.block_size
+                new = seq.tokens - seq.computed
+                if defer and new > 1:
+                    break
                 if 0 < threshold < new:
                     new = threshold
                 if not s.enable_chunked_prefill and new > budget:
@@ -173,14 +313,20 @@ class Scheduler:
                 new = self.align(seq, min(new, budget))
                 if new == 0:
                     break
-                if not self.cache.allocate(seq, new, admit=True, running=bool(self.running)):
+                if not self.cache.admit(seq, new, hits, states, running=bool(self.running)):
                     break
+                if self.cache.enabled and not seq.preempted:
+                    self.queries += seq.tokens
+                    self.hits += seq.computed
                 self.waiting.popleft()
+                seq.deferred = False
                 self.running.append(seq)
                 seq.state = "running"
                 rows[seq] = new
                 budget -= new
             self.waiting.extendleft(reversed(skipped))
+            if not defer:
+                self.capacity_bound = len(self.waiting) > sum(seq.deferred for seq in self.waiting)
         chunks = {seq for seq in rows if seq.reading}
         sampled = set()
         for seq, new in rows.items():
@@ -203,6 +349,7 @@ class Scheduler:
         seq.placeholders = 0
         seq.stale = seq.in_flight
         seq.reading = True
+        seq.preempted = True
         self.waiting.appendleft(seq)
         self.preemptions += 1
 
@@ -219,6 +366,8 @@ class Scheduler:
             seq.token_times.append(now)
             if self.settings.regime.asynchronous and not stale:
                 seq.placeholders -= 1
+            if self.settings.regime.asynchronous and seq.state == "running":
+                self.cache.cache(seq, seq.computed - seq.placeholders)
             if seq.outputs >= seq.request.output_tokens or seq.tokens >= self.settings.max_model_len:
                 (self.running if seq.state == "running" else self.waiting).remove(seq)
                 seq.state = "finished"
@@ -226,6 +375,10 @@ class Scheduler:
                 self.finished_unflushed = True
                 finished.append(seq)
         return finished
+
+
+def rank(sequence: Tracked) -> tuple[int, int]:
+    return sequence.request.priority, sequence.number
 
 
 class Pipeline:
@@ -287,7 +440,9 @@ def simulate(
     while True:
         while unsent and slots and max(unsent[0].arrival_s, slots[0]) <= now:
             request = unsent.popleft()
-            seq = everyone[request.id] = Tracked(request, max(request.arrival_s, slots.popleft()))
+            seq = everyone[request.id] = Tracked(
+                request, max(request.arrival_s, slots.popleft()), len(everyone)
+            )
             scheduler.waiting.append(seq)
         if not queue and not scheduler.has_requests():
             if not unsent:
@@ -313,6 +468,7 @@ def simulate(
                     decode_tokens=len(decodes),
                     decode_context=(context + grain // 2) // grain * grain,
                     sampled=len(sampled),
+                    padding=settings.padding(sum(n for n, _ in chunks), len(decodes)),
                 )
                 ready = max([now] + [q.token_s for q in decodes])
                 start, end, token, out = pipeline.push(batch, ready)
@@ -324,17 +480,19 @@ def simulate(
                 batches += 1
                 decode_steps += bool(decodes)
                 decode_tokens += len(decodes)
-                batch_tokens += batch.tokens
+                batch_tokens += batch.prefill_tokens + batch.decode_tokens
             last = queue[-1]
             ids = {q.request.id: n for q, n in rows.items()}
             steps.append(Step(last.dispatch_s, last.start_s, last.end_s, ids))
             if len(queue) < settings.slots and (executed or scheduler.has_requests()):
                 if not executed:
                     now += overheads.empty_step_s
+                scheduler.end_turn()
                 continue
         oldest = queue.popleft()
         now = max(now, oldest.out_s)
         slots.extend([now] * len(scheduler.update(oldest, now)))
+        scheduler.end_turn()
         if not executed and scheduler.has_requests():
             now += overheads.empty_step_s
 
@@ -361,5 +519,7 @@ def simulate(
         batch_tokens=batch_tokens,
         preemptions=scheduler.preemptions,
         in_pipeline_s=in_pipeline,
+        prefix_cache_queries=scheduler.queries,
+        prefix_cache_hits=scheduler.hits,
         steps=tuple(steps),
     )

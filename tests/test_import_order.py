@@ -9,7 +9,7 @@ import partitune
 
 ROOMS = [
     "errors", "result", "catalog", "spec", "model", "cluster", "partition", "costs", "engines", "sim", "problem",
-    "load", "plans", "space", "drivers", "profile", "pool", "proposer", "store", "search", "analysis", "report", "export", "study", "jobs",
+    "load", "plans", "space", "drivers", "profile", "ray_cluster", "pool", "proposer", "store", "search", "analysis", "report", "export", "study", "jobs",
     "cli", "__main__",
 ]  # fmt: skip
 PACKAGE = Path(partitune.__file__).parent

@@ -27,7 +27,7 @@ from tests.test_sim_agreement import Scenario, scenarios
 RECORDED = json.loads((Path(__file__).parent / "data" / "trace_vllm_0_32_rank0.json").read_text())
 MARKER = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
 #: Metadata events of the Trace Event Format: name -> what its args hold.
-METADATA = {
+METADATA: dict[str, dict[str, type]] = {
     "process_name": {"name": str},
     "process_labels": {"labels": str},
     "process_sort_index": {"sort_index": int},
@@ -112,6 +112,7 @@ def test_watching_changes_nothing(scenario: Scenario) -> None:
 
 
 def test_r1_waits_for_the_token_of_the_step_before() -> None:
+    # The next step is dispatched at once, with a placeholder; the fourth is the engine's own step past the last token.
     run = run_of(Regime.R1, Fixed(1.0, 1.0, 1.0), ONE)
     assert shown(run, 0) == [
         ("compute", 0.0, 1.0),
@@ -119,7 +120,9 @@ def test_r1_waits_for_the_token_of_the_step_before() -> None:
         ("compute", 3.0, 4.0),
         ("waits for token", 4.0, 6.0),
         ("compute", 6.0, 7.0),
-        ("no work", 7.0, 9.0),
+        ("waits for token", 7.0, 9.0),
+        ("compute", 9.0, 10.0),
+        ("no work", 10.0, 12.0),
     ]
     # Stage 1 is idle while the token is made and while stage 0 computes; only the first is the token's fault.
     assert shown(run, 1)[:4] == [
@@ -130,14 +133,14 @@ def test_r1_waits_for_the_token_of_the_step_before() -> None:
     ]
 
 
-def test_r2_has_nothing_dispatched_while_the_queue_is_full() -> None:
-    # One cohort: step 1 computes, an empty step takes the other slot, the core blocks until step 1 is back.
+def test_r2_with_one_cohort_waits_for_its_token_and_so_for_nothing_the_queue_could_give() -> None:
+    # Step 1 computes, an empty step takes the other slot, the core blocks until step 1 is back.
     run = run_of(Regime.R2, Fixed(1.0, 1.0), ONE)
     assert shown(run, 0) == [
         ("compute", 0.0, 1.0),
-        ("queue full", 1.0, 2.0),
+        ("waits for token", 1.0, 2.0),
         ("compute", 2.0, 3.0),
-        ("queue full", 3.0, 4.0),
+        ("waits for token", 3.0, 4.0),
         ("compute", 4.0, 5.0),
         ("no work", 5.0, 6.0),
     ]
@@ -149,22 +152,41 @@ def test_r2_has_nothing_dispatched_while_the_queue_is_full() -> None:
     ]
 
 
-def test_r3_with_one_cohort_has_no_work_until_the_empty_steps_are_over() -> None:
-    # Three slots: step 1, an empty step of 1.25 s, step 3 dispatched ahead of its token, which is there at 2.
-    run = run_of(Regime.R3, Fixed(1.0, 1.0), ONE, overheads=Overheads(empty_step_s=1.25))
+def test_r2_with_a_request_that_came_while_the_core_was_blocked_has_its_queue_full() -> None:
+    # As recorded from the engine (arrive_while_blocked): it is not even scheduled before the oldest step is back.
+    run = run_of(Regime.R2, Fixed(1.0, 1.0, 1.0), ONE, Request("late", 1.5, 4, 1))
     assert shown(run, 0)[:4] == [
         ("compute", 0.0, 1.0),
-        ("no work", 1.0, 1.25),
-        ("waits for token", 1.25, 2.0),
-        ("compute", 2.0, 3.0),
+        ("waits for token", 1.0, 1.5),
+        ("queue full", 1.5, 3.0),
+        ("compute", 3.0, 4.0),
+    ]
+    assert [dict(batch.requests) for batch in timeline_of(run).batches][1] == {"a": 1, "late": 4}
+
+
+def test_a_request_that_waits_for_a_seat_does_not_blame_the_queue() -> None:
+    requests = [Request(str(number), 0.0, 4, 1) for number in range(2)]
+    config = SchedulerSettings(Regime.R2, 2, 64, max_num_seqs=1, num_blocks=1000)
+    run = simulate(requests, config, Fixed(1.0, 1.0), Overheads(), record_timeline=True)
+    assert shown(run, 0)[:3] == [("compute", 0.0, 1.0), ("no work", 1.0, 2.0), ("compute", 2.0, 3.0)]
+
+
+def test_r3_with_one_cohort_has_no_work_once_its_token_is_there_and_the_core_is_in_empty_steps() -> None:
+    # Three slots: step 1, an empty step of 2.5 s, step 3. Its token has been there since 2.
+    run = run_of(Regime.R3, Fixed(1.0, 1.0), ONE, overheads=Overheads(empty_step_s=2.5))
+    assert shown(run, 0)[:4] == [
+        ("compute", 0.0, 1.0),
+        ("waits for token", 1.0, 2.0),
+        ("no work", 2.0, 2.5),
+        ("compute", 2.5, 3.5),
     ]
     core = [(one.activity, one.start_s, one.end_s, one.step) for one in timeline_of(run).core]
     assert core[:5] == [
         (CoreActivity.DISPATCH, 0.0, 0.0, 1),
         (CoreActivity.EMPTY, 0.0, 0.0, 2),
-        (CoreActivity.SLEEP, 0.0, 1.25, 2),
-        (CoreActivity.DISPATCH, 1.25, 1.25, 3),
-        (CoreActivity.BLOCKED, 1.25, 2.0, 1),
+        (CoreActivity.SLEEP, 0.0, 2.5, 2),
+        (CoreActivity.DISPATCH, 2.5, 2.5, 3),
+        (CoreActivity.EMPTY, 2.5, 2.5, 4),
     ]
 
 
@@ -197,7 +219,7 @@ def test_a_slow_receiver_shows_as_a_wait_for_the_send() -> None:
 
 def test_r4_blocks_its_last_stage_on_the_copy() -> None:
     run = run_of(Regime.R4, Fixed(1.0, 1.0), ONE, overheads=Overheads(d2h_s=0.5))
-    assert shown(run, 0)[:3] == [("compute", 0.0, 1.0), ("queue full", 1.0, 2.5), ("compute", 2.5, 3.5)]
+    assert shown(run, 0)[:3] == [("compute", 0.0, 1.0), ("waits for token", 1.0, 2.5), ("compute", 2.5, 3.5)]
     assert shown(run, 1)[:5] == [
         ("no work", 0.0, 1.0),
         ("compute", 1.0, 2.0),
@@ -216,13 +238,6 @@ def test_nothing_to_do_until_the_next_request_comes_is_no_work(regime: Regime) -
         ("compute", 10.0, 11.0),
         ("no work", 11.0, 12.0),
     ]
-
-
-def test_a_request_that_comes_while_the_core_is_blocked_waits_for_the_queue() -> None:
-    # facts recorded from the engine (arrive_while_blocked): it is not even scheduled before the oldest step is back.
-    run = run_of(Regime.R2, Fixed(1.0, 1.0, 1.0), ONE, Request("late", 1.0, 4, 1))
-    assert shown(run, 0)[1] == ("queue full", 1.0, 3.0)
-    assert [dict(batch.requests) for batch in timeline_of(run).batches][1] == {"a": 1, "late": 4}
 
 
 def complete_events(trace: dict[str, Any], process: int) -> list[dict[str, Any]]:

@@ -26,11 +26,12 @@ class Batch:
     decode_tokens: int = 0  # sequences that decode one token
     decode_context: int = 0  # sum of their contexts
     sampled: int = 0  # rows that pass head and sampler (finished prompts and decodes)
+    padding: int = 0  # rows a CUDA graph adds to the decodes: every GEMM and hand-off has them, attention does not
 
     @property
     def tokens(self) -> int:
-        """Tokens in the step."""
-        return self.prefill_tokens + self.decode_tokens
+        """Rows that every layer computes."""
+        return self.prefill_tokens + self.decode_tokens + self.padding
 
 
 def prefill(tokens: int, past: int = 0, sequences: int = 1, *, last_chunk: bool = True) -> Batch:

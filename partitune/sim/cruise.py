@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitune.sim.cohort import Cohort
+from partitune.sim.cohort import Cohort, Live
 from partitune.sim.pipeline import BatchCost
 from partitune.sim.state import EngineState
 
@@ -28,13 +28,38 @@ def cruise(state: EngineState) -> None:
     ring = None
     if state.steps is None and state.context_step > 1 and not scheduler.at_length_limit:
         ring = _ring(state)
-    while ring:
-        rounds = min(state.context_step, *(_quiet_rounds(cohort) for cohort in ring if cohort is not None))
-        if rounds < _WORTHWHILE or not _blocks_last(state, ring, rounds):
-            break
-        if not _leg(state, ring, rounds):
-            break
+    if ring:
+        _legs(state, ring)
     scheduler.quiet_steps = 0
+
+
+def _legs(state: EngineState, ring: Sequence[Cohort | None]) -> None:
+    """Leg after leg; what the requests hold is counted by its upper bound until that no longer fits."""
+    settings, pool = state.settings, state.scheduler.pool
+    lives = [live for cohort in ring if cohort is not None for live in cohort.members]
+    growing = (settings.full_groups + len(settings.windows)) * len(lives)
+    taken = 0
+    going = True
+    while going:
+        rounds = min(state.context_step, *(_quiet_rounds(cohort) for cohort in ring if cohort is not None))
+        if rounds < _WORTHWHILE:
+            break
+        more = growing * -(-rounds // settings.block_size)
+        if taken + more > pool.free:
+            _settle(state, lives)
+            taken = 0
+            if not _blocks_last(state, lives, rounds):
+                break
+        taken += more
+        going = _leg(state, ring, rounds)
+    if taken:
+        _settle(state, lives)
+
+
+def _settle(state: EngineState, lives: Sequence[Live]) -> None:
+    """Give every request the blocks it really holds by now."""
+    for live in lives:
+        state.scheduler.hold(live, state.scheduler.pool.blocks(live.context))
 
 
 def _ring(state: EngineState) -> list[Cohort | None] | None:
@@ -65,9 +90,8 @@ def _quiet_rounds(cohort: Cohort) -> int:
     return min(events, default=cohort.delivered) - cohort.delivered - 1
 
 
-def _blocks_last(state: EngineState, ring: Sequence[Cohort | None], rounds: int) -> bool:
+def _blocks_last(state: EngineState, lives: Sequence[Live], rounds: int) -> bool:
     pool = state.scheduler.pool
-    lives = [live for cohort in ring if cohort is not None for live in cohort.members]
     return sum(max(0, pool.blocks(live.context + rounds) - live.held) for live in lives) <= pool.free
 
 
@@ -89,9 +113,6 @@ def _leg(state: EngineState, ring: Sequence[Cohort | None], rounds: int) -> bool
             if times > 0:
                 _skip(state, ring, costs, times, period, state.in_pipeline - in_pipeline)
                 rounds -= times
-    for cohort in ring:
-        for live in cohort.members if cohort is not None else ():
-            state.scheduler.hold(live, state.scheduler.pool.blocks(live.context))
     return quiet
 
 

@@ -1,26 +1,53 @@
 """What a simulated run is given: requests, scheduler settings and the small times around the GPU work.
 
 Decision: these are plain frozen values that name every setting the engine's scheduler looks at, so that a run is a
-pure function of its inputs and a cached result cannot depend on anything else. Prefix caching is not among them: every
-prompt is taken to be new, as the benchmark's random prompts are.
+pure function of its inputs and a cached result cannot depend on anything else. Prompts are lengths, not tokens: the
+only content that matters is how many tokens at the front a request shares with others, so it names them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
 
 from partitune.engines.regimes import Regime
 from partitune.errors import SpecError
 
 
+class SchedulingPolicy(StrEnum):
+    """Who is admitted first and who is preempted."""
+
+    FCFS = "fcfs"  # first come first served; the newest admitted is preempted
+    PRIORITY = "priority"  # by Request.priority, then by arrival; the last in that order is preempted
+
+
+class BatchCap(StrEnum):
+    """Open proposals to spread requests over the batches in flight; both for the V2 runner and several stages only."""
+
+    NONE = "none"  # vLLM 0.33: a batch takes what fits its tokens
+    DECODE = "decode"  # PR 57433, async only: at most ceil(max_num_seqs / stages) running decodes in a step
+    ALL = "all"  # PR 50410: at most a stage's share of the unfinished requests, prompts and decodes alike, in a step
+
+
+class SharedPrefix(NamedTuple):
+    """The first tokens of a prompt, the same for every request that names the group."""
+
+    group: str
+    tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as the client has it. It always produces `output_tokens` tokens (the benchmark ignores EOS)."""
+    """One request as the client has it."""
 
     id: str
     arrival_s: float  # when the client wants to send it
     prompt_tokens: int
     output_tokens: int
+    stops_early: bool = False  # ends on a stop token: the engine does not know beforehand that it makes so many
+    priority: int = 0  # less is served earlier, with SchedulingPolicy.PRIORITY
+    prefix: SharedPrefix | None = None  # None: no other prompt begins like this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +78,16 @@ class SchedulerSettings:
     state_groups: int = 0
     windows: tuple[int, ...] = ()  # one window size (tokens) per sliding-window group
     align_chunks: bool = False  # hybrids with prefix caching: prompt chunks end on block borders ("align" mode)
+    enable_prefix_caching: bool = False
+    scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
+    prefill_schedule_interval: int = 1  # prompts only every so many steps while others decode; the engine heeds it
+    # with data parallelism only
+    batch_cap: BatchCap = BatchCap.NONE
+    capture_sizes: tuple[int, ...] = ()  # decode batches that have a CUDA graph, ascending; smaller ones are padded
 
     def __post_init__(self) -> None:
-        for key in ("stages", "max_num_batched_tokens", "max_num_seqs", "block_size", "max_model_len", "slots"):
+        for key in ("stages", "max_num_batched_tokens", "max_num_seqs", "block_size", "max_model_len", "slots",
+                    "prefill_schedule_interval"):
             if getattr(self, key) < 1:
                 raise SpecError(f"scheduler settings: {key} is {getattr(self, key)}; it must be 1 or more")
         if self.num_blocks < 2:
@@ -70,11 +104,29 @@ class SchedulerSettings:
                 f"scheduler settings: without chunked prefill max_num_batched_tokens {self.max_num_batched_tokens} "
                 f"must be at least max_model_len {self.max_model_len}"
             )
+        if list(self.capture_sizes) != sorted(set(self.capture_sizes)) or min(self.capture_sizes, default=1) < 1:
+            sizes = ",".join(map(str, self.capture_sizes))
+            raise SpecError(f"scheduler settings: capture_sizes {sizes}; they must ascend and be 1 or more")
 
     @property
     def slots(self) -> int:
         """Batches that may be in flight."""
         return self.regime.queue_slots(self.stages) if self.queue_slots is None else self.queue_slots
+
+    @property
+    def keeps_states(self) -> bool:
+        """True when a hit also needs what state or window groups held at its end."""
+        return bool(self.state_groups or self.windows)
+
+    def padding(self, prompt_tokens: int, decodes: int) -> int:
+        """Rows added to a step of decodes only: up to the next captured size, none beyond the largest.
+
+        Source: vLLM 0.33.0 `v1/worker/gpu/cudagraph_utils.py` (run_fullgraph) and `config/vllm.py`
+        (_set_cudagraph_sizes). Steps with prompt tokens are not padded here: their graphs are piecewise.
+        """
+        if prompt_tokens:
+            return 0
+        return next((size - decodes for size in self.capture_sizes if size >= decodes), 0)
 
 
 @dataclass(frozen=True, slots=True)

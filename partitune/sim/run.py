@@ -54,6 +54,8 @@ class Run:
     preemptions: int
     in_pipeline_s: float  # sum over batches of start on stage 0 to end on the last stage
     steps: tuple[Step, ...] = ()  # only when asked for
+    prefix_cache_queries: int = 0  # prompt tokens looked up, of requests admitted for the first time
+    prefix_cache_hits: int = 0  # those of them that were cached
     timeline: Timeline | None = None  # only when asked for
 
     @property
