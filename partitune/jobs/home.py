@@ -1,0 +1,69 @@
+"""Results that come home from a job's log into a database of the user's own.
+
+Decision: what comes home is recorded as a search here would have recorded it, so the database is an ordinary one: it is
+shown, compared, exported and resumed. Bringing home twice changes nothing, and a study that was started with another
+spec is never mixed with it.
+"""
+
+from __future__ import annotations
+
+from partitune.errors import ClusterError
+from partitune.jobs.messages import Decoder, EndMessage, StudyMessage, TrialMessage
+from partitune.store import Store, StudyState
+
+
+class Home:
+    """Takes the lines of one job's log in order."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        """Record into `store`; None only tells results and text apart."""
+        self._store = store
+        self._decoder = Decoder()
+        self._open: set[str] = set()  # studies whose end has not come
+        self.trials: dict[str, int] = {}  # study -> trials brought home
+
+    def take(self, line: str) -> str:
+        """Record what `line` carries; the text of it that is for people.
+
+        Raises:
+            ClusterError: a damaged line.
+            StoreError: the database; also a study of that name that means something else.
+        """
+        text, message = self._decoder.feed(line)
+        if message is None or self._store is None:
+            return text
+        match message:
+            case StudyMessage():
+                self._enter(self._store, message)
+            case TrialMessage(study=study) | EndMessage(study=study) if study not in self.trials:
+                raise ClusterError(f"the job's log holds a trial of the study {study!r} before the study itself")
+            case TrialMessage():
+                self._store.record(
+                    message.study, message.number, message.result, message.origin, finished_at=message.finished_at
+                )
+                self.trials[message.study] += 1
+            case EndMessage():
+                ended = StudyState.FINISHED if message.state is StudyState.FINISHED else StudyState.INTERRUPTED
+                self._store.finish(message.study, ended)
+                self._open.discard(message.study)
+        return text
+
+    def leave(self) -> None:
+        """No more lines: a study whose end did not come is interrupted. Raises StoreError."""
+        while self._store is not None and self._open:
+            self._store.finish(self._open.pop(), StudyState.INTERRUPTED)
+
+    def _enter(self, store: Store, study: StudyMessage) -> None:
+        self.trials[study.name] = 0
+        self._open.add(study.name)
+        if study.name in {known.name for known in store.studies()}:
+            store.resume(study.name, study.spec, runner=study.runner)
+            return
+        store.create_study(
+            study.name,
+            study.spec,
+            engine=study.engine,
+            engine_version=study.engine_version,
+            runner=study.runner,
+            random_seed=study.random_seed,
+        )

@@ -1,0 +1,160 @@
+"""What travels to the cluster: this partitune and the few files a study names, nothing that happens to lie around.
+
+Decision: both are built here, file by file, because Ray's own packing takes a folder: it ships `.git` and model weights
+along, and silently drops what a `.gitignore`, a `.rayignore` or its own list of excludes (`venv`, `.venv`, ...) names.
+The study's files become one zip, which Ray uploads as it is. partitune travels as a package folder and not as a wheel:
+for a wheel every node runs `pip install` (ray 2.60, `_private/runtime_env/packaging.py`, install_wheel_package), so
+nodes without pip fail and any declared dependency, Ray included, is downloaded beside the one that runs.
+
+A shipped file keeps its path at home (`catalog.at_hand`), so the study in the database is the one a search at home
+would have stored: it can be shown, exported and resumed from either side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from partitune import __version__
+from partitune.catalog import Kind, at_hand, shipped
+from partitune.errors import SpecError
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
+from partitune.spec.spec_file import SpecFile
+
+#: Folder inside the job's that mirrors the paths of the shipped files.
+FILES = "files"
+#: What Ray's job server takes in one request (ray 2.60, `ray_constants.DASHBOARD_CLIENT_MAX_SIZE`).
+MAX_BYTES = 100 << 20
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # equal files give equal archives, whenever they are packed
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """Everything a job gets, by its path in the job's folder, or in that of the package."""
+
+    space: str  # path of the search space in the job's folder
+    runner: str
+    files: Mapping[str, bytes]
+    package: Mapping[str, bytes]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files, before compression."""
+        return sum(map(len, self.files.values())) + sum(map(len, self.package.values()))
+
+    @property
+    def label(self) -> str:
+        """Version and content of the shipped partitune, such as `0.1.0+3f2a9c01b7de`."""
+        return f"{__version__}+{digest_of(self.package)}"
+
+    def largest(self, count: int) -> list[tuple[str, int]]:
+        """The `count` largest files and their bytes, largest first; those of the package under `partitune/`."""
+        sizes = [(path, len(content)) for path, content in self.files.items()]
+        sizes += [(f"partitune/{path}", len(content)) for path, content in self.package.items()]
+        return sorted(sizes, key=lambda one: (-one[1], one[0]))[:count]
+
+    def archive(self) -> bytes:
+        """The study's files as one zip; equal files give equal bytes."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(self.files):
+                archive.writestr(zipfile.ZipInfo(path, _EPOCH), self.files[path], zipfile.ZIP_DEFLATED)
+        return buffer.getvalue()
+
+    def unpack_package(self, folder: Path) -> Path:
+        """Write the package below `folder`; the path to hand to Ray."""
+        top = folder / "partitune"
+        for path, content in self.package.items():
+            (top / path).parent.mkdir(parents=True, exist_ok=True)
+            (top / path).write_bytes(content)
+        return top
+
+
+def pack(space: SearchSpace, runner: Runner) -> Shipment:
+    """Gather what a study needs.
+
+    Raises:
+        SpecError: a named file cannot be read, or all together are more than Ray takes.
+    """
+    space_path, runner_path = (f"{kind.folder}/{file.name}.yaml" for kind, file in _kinds(space, runner))
+    found = {space_path: as_yaml(space.resolved()), runner_path: as_yaml(runner.resolved())}
+    for named in named_files(space):
+        try:
+            found["/".join((FILES, *named.parts[1:]))] = at_hand(named).read_bytes()
+        except OSError as error:
+            raise SpecError(f"{named}: cannot be shipped: {error.strerror}") from error
+    made = Shipment(space_path, runner_path, found, package_files())
+    if (size := len(made.archive())) > MAX_BYTES:
+        path = max(found, key=lambda path: len(found[path]))
+        raise SpecError(
+            f"the files of this study are {size >> 20} MiB packed, {path} alone {len(found[path]) >> 20} MiB unpacked; "
+            f"allowed: at most {MAX_BYTES >> 20} MiB, Ray's limit for an upload"
+        )
+    return made
+
+
+def _kinds(space: SearchSpace, runner: Runner) -> Iterator[tuple[Kind, SpecFile]]:
+    yield Kind.SEARCH_SPACE, space
+    yield Kind.RUNNER, runner
+
+
+def named_files(space: SearchSpace) -> list[Path]:
+    """The files a search space names: of a model its config.json (and ModelOpt's beside it), and the trace."""
+    found = []
+    if (model := space.model_path) is not None:
+        config = model / "config.json" if at_hand(model).is_dir() else model
+        quantisation = config.parent / "hf_quant_config.json"
+        found += [config, quantisation] if at_hand(quantisation).is_file() else [config]
+    if space.trace_path is not None:
+        found.append(space.trace_path)
+    return found
+
+
+def package_files() -> dict[str, bytes]:
+    """The running partitune with its catalog, by path inside the package; the same from a wheel or a checkout."""
+    found = dict(_walk(files("partitune"), ""))
+    for kind in Kind:
+        found.update(_walk(shipped(kind), f"_catalog/{kind.folder}/"))
+    return found
+
+
+def digest_of(package: Mapping[str, bytes]) -> str:
+    """12 hex digits of the package's content; a job that runs the same code has the same."""
+    digest = hashlib.sha256()
+    for path in sorted(package):
+        digest.update(f"{path}\0{len(package[path])}\0".encode() + package[path])
+    return digest.hexdigest()[:12]
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _walk(entry, f"{prefix}{entry.name}/")
+        elif not entry.name.endswith(".pyc"):
+            yield prefix + entry.name, entry.read_bytes()
+
+
+class _Quoting(yaml.SafeDumper):
+    """Every text in double quotes, so that no reader takes one for a number, and nothing said by reference."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+
+_Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+
+
+def as_yaml(resolved: Mapping[str, Any]) -> bytes:
+    """A file of `SpecFile.resolved()` that reads back as the same values."""
+    return yaml.dump(dict(resolved), Dumper=_Quoting, sort_keys=False, width=1 << 20, encoding="utf-8")
