@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from partitune import __version__
 from partitune.errors import PartituneError, SpecError
+from partitune.jobs.arguments import add_commands as add_job_commands
+from partitune.upkeep.arguments import add_commands as add_upkeep_commands
 
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
     from partitune.report.summary import Summary
@@ -71,12 +73,14 @@ def _search(arguments: argparse.Namespace) -> int:
     from partitune.report.terminal import print_summary
     from partitune.spec.overrides import with_settings
     from partitune.spec.runner import load_runner
-    from partitune.study import Plan, objectives_of, run
+    from partitune.study import Plan, objectives_of, run, stored_search
 
-    spec = _spec(arguments)
+    stored, runner = (None, "simulator") if arguments.resume is None else stored_search(arguments.db, arguments.resume)
+    spec = _spec(arguments, stored)
     spec = with_settings(spec, {f"engine.flags.{name}": value for name, value in arguments.knobs.items()})
-    runner, study = load_runner(arguments.runner), spec.name if arguments.study is None else arguments.study
-    plan = Plan(spec, runner, arguments.db, study, arguments.pool, arguments.ray_address)
+    study = arguments.resume or (spec.name if arguments.study is None else arguments.study)
+    where = (arguments.db, study, arguments.pool, arguments.ray_address, arguments.extend)
+    plan = Plan(spec, load_runner(arguments.runner or runner), *where)
     found: list[bool] = []
 
     def finished(store: Store, progress: Progress) -> None:
@@ -182,10 +186,10 @@ def _show(arguments: argparse.Namespace) -> int:
 
     with _reading(arguments) as store:
         summary = _summary(store, _study_name(store, arguments.study))
-    if arguments.trial is None:
+        trial = None if arguments.trial is None else store.trial(summary.study, summary.trial(arguments.trial).number)
+    if trial is None:
         print(json.dumps(summary.to_json())) if arguments.json else print_summary(stdout(), summary, every=True)
         return 0
-    trial = summary.trial(arguments.trial)
     print(json.dumps(trial_detail(trial))) if arguments.json else print_trial(stdout(), trial)
     return 0
 
@@ -216,7 +220,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 0 if all(one.agrees for one in found) else 1
 
 
-def _spec(arguments: argparse.Namespace) -> SearchSpace:
+def _spec(arguments: argparse.Namespace, stored: SearchSpace | None = None) -> SearchSpace:
     """The search space that the arguments mean; also puts the knobs of `--set` into `arguments.knobs`."""
     from partitune.spec.overrides import from_flags, parse_settings, with_settings
     from partitune.spec.search_space import load_search_space
@@ -226,7 +230,10 @@ def _spec(arguments: argparse.Namespace) -> SearchSpace:
     if arguments.space is not None and given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise SpecError(f"{names}: found beside the search space {arguments.space}; allowed: one of the two forms")
-    spec = from_flags(given) if arguments.space is None else load_search_space(arguments.space)
+    if stored is not None and (given or arguments.space is not None or arguments.study is not None):
+        raise SpecError("--resume: found beside a search space or --study; allowed: --resume STUDY, and what changes")
+    named = from_flags(given) if stored is None and arguments.space is None else stored
+    spec = load_search_space(arguments.space) if named is None else named
     spec = with_settings(spec, keys)
     for flag, key, value in (
         ("--trials", "budget.trials", arguments.trials),
@@ -285,7 +292,9 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(commands, "search", _search, "try candidates and record them; resumes a study of the same name")
     _space_arguments(command)
     command.add_argument("--study", help="name of the study (default: that of the search space)")
-    command.add_argument("--runner", default="simulator", help="how candidates are measured (default: simulator)")
+    command.add_argument("--resume", metavar="STUDY", help="go on with a study of the database, in place of SPACE")
+    command.add_argument("--extend", action="store_true", help="go on though its knobs, seeds or objectives changed")
+    command.add_argument("--runner", help="how candidates are measured (default: simulator, or as the study was begun)")
     command.add_argument(
         "--pool", choices=("ray", "local"), default="ray", help="where they run: Ray workers, or this process"
     )
@@ -324,6 +333,8 @@ def _parser() -> argparse.ArgumentParser:
     command = _command(commands, "verify", _verify, "hold the simulator against recordings of the real engine")
     command.add_argument("what", choices=("schedules", "kv"), help="recorded schedules, or recorded KV plans")
     command.add_argument("files", nargs="+", metavar="FILE", help="a JSON file of recordings")
+    add_upkeep_commands(commands, DEFAULT_DATABASE)
+    add_job_commands(commands)
     return parser
 
 

@@ -2,7 +2,7 @@
 
 Decision: asynchronous refill without a round barrier: `free_slots` says how many more may be submitted, `next_done`
 returns whichever finishes first. Ray costs about ten seconds to start, so `WarmingPool` runs the first candidates in
-process until the cluster is there. A measured candidate is never silently run again: Ray tasks have no retries, and a
+process until the cluster is there. A measured candidate is never silently run again: nothing has retries, and a
 worker or node that dies makes its candidate `lost`. A whole cluster that dies is waited for.
 """
 
@@ -20,8 +20,8 @@ from partitune.errors import ClusterError
 from partitune.ray_cluster import RayCluster
 from partitune.result import Candidate, Outcome, Result
 
-#: Seconds between looks at the cluster while nothing finishes.
-PULSE_S = 5.0
+#: Seconds between looks at whether the cluster lives.
+PULSE_S = 2.0
 #: Seconds that a search waits for a lost cluster to come back.
 PATIENCE_S = 1800.0
 
@@ -94,8 +94,21 @@ class LocalPool:
         self._queue.clear()
 
 
+class _Worker:
+    """What runs on a Ray worker: the driver, unpickled once, and one candidate after the other."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def run(self, candidate: Candidate) -> Result:
+        """Measure one candidate."""
+        return run(self._driver, candidate)
+
+
 class RayPool:
-    """Ray tasks, one candidate each, as many at once as the cluster has CPUs (or `slots`).
+    """Ray actors with one candidate at a time, as many as the cluster has CPUs (or `slots`).
+
+    Actors rather than tasks: twice the trials a second, as nothing is scheduled and unpickled for each of them.
 
     A cluster that is lost takes its candidates with it: they come back as `lost`. What is submitted then waits until
     the cluster is back; after `patience_s` without one, `next_done` raises ClusterError.
@@ -109,8 +122,9 @@ class RayPool:
         self._slots = slots
         self._patience_s = patience_s
         self._capacity = 0
-        self._task: Any = None  # None while there is no cluster
-        self._refs: dict[Any, Candidate] = {}
+        self._new_worker: Any = None  # None while there is no cluster
+        self._idle: list[Any] = []
+        self._refs: dict[Any, tuple[Candidate, Any]] = {}  # what is awaited: of which candidate, from which worker
         self._lost: deque[Result] = deque()
         self._waiting: deque[Candidate] = deque()
         self._away: _Away | None = None
@@ -124,8 +138,9 @@ class RayPool:
 
         self._capacity = self._slots or self._cluster.cpus()
         driver_ref = ray.put(self._driver)
-        task = ray.remote(max_retries=0, num_cpus=1)(run)
-        self._task = lambda candidate: task.remote(driver_ref, candidate)
+        worker = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(_Worker)
+        self._new_worker = lambda: worker.remote(driver_ref)
+        self._idle.clear()
         self._checked = time.monotonic()
 
     @property
@@ -136,7 +151,7 @@ class RayPool:
     @property
     def free_slots(self) -> int:
         """Slots not in use; 0 while there is no cluster."""
-        return 0 if self._task is None else max(0, self._capacity - self.running)
+        return 0 if self._new_worker is None else max(0, self._capacity - self.running)
 
     @property
     def running(self) -> int:
@@ -144,49 +159,51 @@ class RayPool:
         return len(self._refs) + len(self._waiting) + len(self._lost)
 
     def submit(self, candidate: Candidate) -> None:
-        """Start one task, as soon as there is a cluster."""
-        if self._task is None:
+        """Start one candidate, as soon as there is a cluster."""
+        if self._new_worker is None:
             self._waiting.append(candidate)
-        else:
-            self._refs[self._task(candidate)] = candidate
+            return
+        worker = self._idle.pop() if self._idle else self._new_worker()
+        self._refs[worker.run.remote(candidate)] = (candidate, worker)
 
     def next_done(self, timeout_s: float | None) -> Result | None:
-        """Wait for any task. Raises ClusterError when the cluster stays away."""
+        """Wait for any candidate. Raises ClusterError when the cluster stays away."""
         if self._lost:
             return self._lost.popleft()
         if self._away is not None:
             self._try_again(self._away, timeout_s)
             return None
+        if time.monotonic() > self._checked + PULSE_S:
+            self._checked = time.monotonic()
+            if reason := self._cluster.loss():
+                self._lose(reason)
+                return None
         if not self._refs:
             return None
         import ray
 
         ready, _ = ray.wait(list(self._refs), num_returns=1, timeout=timeout_s)
         if not ready:
-            self._feel_pulse()
             return None
-        candidate = self._refs.pop(ready[0])
+        candidate, worker = self._refs.pop(ready[0])
         try:
             result: Result = ray.get(ready[0])
         except ray.exceptions.RayError as error:
             first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            if isinstance(error, ray.exceptions.LocalRayletDiedError) or self._cluster.loss():
-                self._lose(first_line)
-            return Result(candidate, Outcome.LOST, f"Ray lost the worker: {first_line}")
-        return result
-
-    def _feel_pulse(self) -> None:
-        if time.monotonic() > self._checked + PULSE_S:
             if reason := self._cluster.loss():
                 self._lose(reason)
-            self._checked = time.monotonic()
+            return Result(candidate, Outcome.LOST, f"Ray lost the worker: {first_line}")
+        self._idle.append(worker)
+        return result
 
     def _lose(self, reason: str) -> None:
+        """Give up the cluster before Ray gives up this process."""
         self._lost.extend(
-            Result(candidate, Outcome.LOST, f"Ray lost the cluster: {reason}") for candidate in self._refs.values()
+            Result(candidate, Outcome.LOST, f"Ray lost the cluster: {reason}") for candidate, _ in self._refs.values()
         )
         self._refs.clear()
-        self._task = None
+        self._idle.clear()
+        self._new_worker = None
         self._away = _Away(reason, time.monotonic())
         self._cluster.stop(lost=True)
 
@@ -199,7 +216,7 @@ class RayPool:
             self.start()
         except ClusterError as error:
             gone_s = time.monotonic() - away.since
-            if gone_s > self._patience_s:
+            if gone_s > self._patience_s or self._cluster.stuck:
                 raise ClusterError(
                     f"{away.reason}, and none came back in {gone_s / 60:.0f} minutes. {error}"
                 ) from error
@@ -218,8 +235,9 @@ class RayPool:
     ) -> None:
         import ray
 
-        for ref in self._refs:
-            ray.cancel(ref, force=True)
+        for worker in (*self._idle, *(worker for _, worker in self._refs.values())):
+            ray.kill(worker)
+        self._idle.clear()
         self._refs.clear()
         self._cluster.stop()
 
@@ -251,7 +269,6 @@ class WarmingPool:
         self._ray = RayPool(driver, address, slots)
         self._named = address is not None
         self._ready = threading.Event()
-        self._over = threading.Event()
         self._failure: ClusterError | None = None
         self._starter = threading.Thread(target=self._start, name="ray-start", daemon=True)
 
@@ -262,9 +279,6 @@ class WarmingPool:
             self._failure = error
         finally:
             self._ready.set()
-        if self._failure is None:
-            # Ray asks Linux to kill its processes when the thread that started them ends (prctl PR_SET_PDEATHSIG).
-            self._over.wait()
 
     @property
     def _active(self) -> LocalPool | RayPool:
@@ -307,10 +321,6 @@ class WarmingPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # A cluster still starting has to be up before it can be ended; leaving it would orphan its processes.
-        self._ready.wait()
-        try:
-            if self._failure is None:
-                self._ray.__exit__(kind, error, trace)
-        finally:
-            self._over.set()
-            self._starter.join()
+        self._starter.join()
+        if self._failure is None:
+            self._ray.__exit__(kind, error, trace)

@@ -35,7 +35,8 @@ class Budget:
     """When to stop: trials count those already stored."""
 
     trials: int
-    hours: float | None = None
+    hours: float | None = None  # of this run
+    gpu_hours: float | None = None  # of all trials: GPUs x their duration
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class Progress:
     finished: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     running: int = 0
+    gpu_hours: float = 0.0
     where: str = ""  # which pool takes the next candidate
     stopped: str = ""  # why the loop ended
 
@@ -56,10 +58,15 @@ def search(
     budget: Budget,
     *,
     already: int = 0,
+    gpus: int = 0,
+    gpu_hours: float = 0.0,
     watch: Callable[[Progress, int | None, Proposal | None, Result | None], None] = lambda *_: None,
 ) -> Progress:
-    """Run until the budget is spent or nothing new is left. `already` trials of the budget are in the store."""
-    progress = Progress(finished=already)
+    """Run until the budget is spent or nothing new is left.
+
+    `already` trials and `gpu_hours` of the budget are in the store; a trial takes `gpus` GPUs.
+    """
+    progress = Progress(finished=already, gpu_hours=gpu_hours)
     deadline = None if budget.hours is None else time.monotonic() + 3600 * budget.hours
     in_flight: dict[str, Proposal] = {}
     rerun: set[str] = set()
@@ -67,6 +74,9 @@ def search(
         while pool.free_slots and progress.finished + len(in_flight) < budget.trials and not progress.stopped:
             if deadline is not None and time.monotonic() > deadline:
                 progress.stopped = f"the budget of {budget.hours:g} hours is spent"
+                break
+            if budget.gpu_hours is not None and progress.gpu_hours >= budget.gpu_hours:
+                progress.stopped = f"the budget of {budget.gpu_hours:g} GPU-hours is spent"
                 break
             proposal = proposer.ask()
             if proposal is None:
@@ -94,6 +104,7 @@ def search(
         number = recorder.record(result, proposal.label)
         proposer.tell(result, proposal.label)
         progress.finished += 1
+        progress.gpu_hours += gpus * result.duration_s / 3600
         progress.outcomes[result.outcome] += 1
         progress.running = len(in_flight)
         watch(progress, number, proposal, result)

@@ -1,8 +1,9 @@
 """One study from start to end: open the database, rebuild what is known, run the loop, say how it ended.
 
 Decision: a study is found by its name and goes on where it stopped; its name is that of the search space unless the
-user gives one. Everything that changes what a trial means (model, cluster, engine, load, knobs, objectives, seed)
-must be the same as when it began; only the budget and the description may differ.
+user gives one. Everything that changes what a trial means (model, cluster, engine, load, limits, seed) must be the same
+as when it began. The budget and the description may differ; knobs, seeds and objectives may when it is asked for. What
+was in flight when a process died left no trace in the database and is simply proposed again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from partitune.drivers.simulator import SimulatorDriver
-from partitune.errors import SpecError
+from partitune.errors import SpecError, StoreError
 from partitune.pool import LocalPool, Pool, WarmingPool
 from partitune.problem import pose
 from partitune.proposer.optuna_proposer import OptunaProposer
@@ -21,10 +22,13 @@ from partitune.search import Budget, Progress, search
 from partitune.space import Proposal, Space
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from partitune.store import Store, StudyState, check_study_name
+from partitune.store import SpecChanged, Store, StudyState, check_study_name
+from partitune.trial_log import TrialLog
 
 #: Keys of a search space that say how long to look, not what a trial means.
 MAY_DIFFER = ("budget", "description")
+#: Keys that say where else to look: finished trials mean the same under another value.
+EXTENDS = ("knobs", "seeds", "objectives")
 Watch = Callable[[Progress, int | None, Proposal | None, Result | None], None]
 
 
@@ -38,6 +42,7 @@ class Plan:
     study: str
     pool: str = "ray"  # or local
     ray_address: str | None = None
+    extend: bool = False  # go on with a study though knobs, seeds or objectives changed
 
 
 @dataclass(slots=True)
@@ -47,11 +52,13 @@ class _Recorder:
     store: Store
     study: str
     next_number: int
+    log: TrialLog
 
     def record(self, result: Result, label: str) -> int:
         """Commit one trial and return its number."""
         number = self.next_number
         self.store.record(self.study, number, result, label)
+        self.log.write(number, label, result)
         self.next_number += 1
         return number
 
@@ -59,6 +66,17 @@ class _Recorder:
 def objectives_of(spec: SearchSpace) -> tuple[Objective, ...]:
     """Metric and direction of every objective, the first one naming the winner."""
     return tuple(Objective(one.metric, one.better.value) for one in spec.objectives)
+
+
+def stored_search(database: str, study: str) -> tuple[SearchSpace, str]:
+    """The search space of a stored study, and the name of its runner.
+
+    Raises:
+        StoreError: the database, or no such study; the message names those there are.
+    """
+    with Store.open(database, read_only=True) as store:
+        record = store.study(study)
+        return SearchSpace.from_mapping(record.spec, source=f"{store.label}: study {study}"), record.runner
 
 
 def start(plan: Plan) -> tuple[Space, SimulatorDriver]:
@@ -88,15 +106,27 @@ def run(plan: Plan, watch: Watch, finished: Callable[[Store, Progress], None]) -
     proposer = OptunaProposer(space, objectives, tuple(plan.spec.slo), plan.spec.random_seed)
     with Store.open(plan.database) as store:
         stored = _enter(store, plan)
-        for trial in store.trials(plan.study) if stored else ():
+        busy_s = 0.0
+        for trial in store.trials(plan.study, stages=False) if stored else ():
             proposer.tell(trial.result, trial.origin)
             stored = max(stored, trial.number + 1)
-        recorder = _Recorder(store, plan.study, stored)
-        budget = Budget(plan.spec.budget.trials, plan.spec.budget.hours)
+            busy_s += trial.result.duration_s
+        recorder = _Recorder(store, plan.study, stored, TrialLog(plan.database, plan.study))
+        budget = Budget(plan.spec.budget.trials, plan.spec.budget.hours, plan.spec.budget.gpu_hours)
+        gpus = 0 if plan.runner.driver == "simulator" else plan.spec.parallel.tp * plan.spec.parallel.pp
         state = StudyState.INTERRUPTED
         try:
             with _pool(plan, driver) as pool:
-                progress = search(proposer, pool, recorder, budget, already=stored, watch=watch)
+                progress = search(
+                    proposer,
+                    pool,
+                    recorder,
+                    budget,
+                    already=stored,
+                    gpus=gpus,
+                    gpu_hours=gpus * busy_s / 3600,
+                    watch=watch,
+                )
                 state = StudyState.FINISHED
                 store.finish(plan.study, state)
                 finished(store, progress)
@@ -110,7 +140,13 @@ def _enter(store: Store, plan: Plan) -> int:
     """Create the study, or go on with it; the number of trials it has."""
     resolved = plan.spec.resolved()
     if plan.study in {study.name for study in store.studies()}:
-        store.resume(plan.study, resolved, runner=plan.runner.name, may_differ=MAY_DIFFER)
+        accepted = EXTENDS if plan.extend else ()
+        try:
+            store.resume(plan.study, resolved, runner=plan.runner.name, may_differ=MAY_DIFFER, accepted=accepted)
+        except SpecChanged as error:
+            if error.keys <= {*EXTENDS} - {*accepted}:
+                raise StoreError(f"{error}; or extend this one: --extend") from error
+            raise
         return sum(store.counts(plan.study).values())
     store.create_study(
         plan.study,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ def ray_cluster() -> Iterator[None]:
     """A local Ray of two CPUs, started once."""
     import ray
 
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    here = str(Path(__file__).parent.parent)
     ray.init(
         num_cpus=2,
         include_dashboard=False,

@@ -114,5 +114,5 @@ def run_partitune(*arguments: str, cwd: Path, env: Mapping[str, str]) -> subproc
     """One command in a process of its own, from `cwd`."""
     root = str(Path(__file__).parent.parent)
     whole = {**os.environ, "PYTHONPATH": root, **env}
-    command = [sys.executable, "-m", "tests.jobs_command", *arguments]
+    command = [sys.executable, "-m", "partitune", *arguments]
     return subprocess.run(command, cwd=cwd, env=whole, capture_output=True, text=True, timeout=180, check=False)

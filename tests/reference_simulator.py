@@ -80,7 +80,7 @@ class Cache:
         self.watermark = int(settings.watermark * settings.num_blocks)
         self.step = 0
         s = settings
-        self.state_size = s.state_groups // 2 + sum(ceil_div(window - 1, s.block_size) for window in s.windows)
+        self.reach = [ceil_div(window - 1, s.block_size) for window in s.windows]
         self.enabled = s.enable_prefix_caching and (s.align_chunks or not s.state_groups)
 
     @property
@@ -163,9 +163,7 @@ class Cache:
         sequence.held = wanted
         self.cache(sequence, min(sequence.computed + new, sequence.tokens))
         if sequence.reading:
-            for position in sorted({(sequence.request.prompt_tokens - 1) // self.settings.block_size, sequence.junction // self.settings.block_size}):
-                if sequence.computed < position * self.settings.block_size <= sequence.computed + new:
-                    self.keep_states(sequence, position)
+            self.keep_states(sequence, sequence.computed, sequence.computed + new)
         return True
 
     def cache(self, sequence: Tracked, tokens: int) -> None:
@@ -174,14 +172,24 @@ class Cache:
             self.known.setdefault(entry.key, []).append(entry)
             sequence.cached.append(entry)
 
-    def keep_states(self, sequence: Tracked, blocks: int) -> None:
-        key = self.key(sequence, "states", blocks - 1)
-        if not (self.enabled and self.settings.keeps_states) or self.known.get(key) or self.free < self.state_size:
+    def keep_states(self, sequence: Tracked, start: int, end: int) -> None:
+        s = self.settings
+        if not (self.enabled and s.keeps_states):
             return
-        self.take(self.state_size)
-        entry = Cached(key, self.state_size, step=self.step)
-        self.known.setdefault(key, []).append(entry)
-        self.queue.append(entry)
+        last = (sequence.request.prompt_tokens - 1) // s.block_size
+        kept = {last, sequence.junction // s.block_size}
+        if not s.state_groups and last <= min(self.reach):
+            kept |= set(range(1, last))  # the whole prompt lies in every window
+        for blocks in sorted(kept):
+            known = self.known.setdefault(self.key(sequence, "states", blocks - 1), [])
+            if known and start == blocks * s.block_size and blocks == last:
+                known[0].step = self.step
+            size = s.state_groups // 2 + (len(self.reach) if blocks <= min(self.reach, default=0) else sum(self.reach))
+            if start < blocks * s.block_size <= end and not known and self.free >= size:
+                self.take(size)
+                entry = Cached(self.key(sequence, "states", blocks - 1), size, step=self.step)
+                known.append(entry)
+                self.queue.append(entry)
 
     def release(self, sequence: Tracked) -> None:
         self.blank += sequence.held - sum(entry.size for entry in sequence.cached)
@@ -440,9 +448,7 @@ def simulate(
     while True:
         while unsent and slots and max(unsent[0].arrival_s, slots[0]) <= now:
             request = unsent.popleft()
-            seq = everyone[request.id] = Tracked(
-                request, max(request.arrival_s, slots.popleft()), len(everyone)
-            )
+            seq = everyone[request.id] = Tracked(request, max(request.arrival_s, slots.popleft()), len(everyone))
             scheduler.waiting.append(seq)
         if not queue and not scheduler.has_requests():
             if not unsent:

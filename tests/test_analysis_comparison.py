@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitune.analysis.comparison import choose, compare, gain, verdict
-from partitune.result import Direction
-from partitune.result import Objective
-from partitune.result import Outcome, Result
+from partitune.result import Direction, Objective, Outcome, Result
 from tests.test_analysis_pareto import THROUGHPUT, TTFT, TWO, trial, trials
 
 KEEP = "no significant difference: keep the default"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from partitune.analysis.hypervolume import hypervolume, reference_point, volume
 from partitune.analysis.pareto import best_by, front, knee
-from partitune.result import Objective
-from partitune.result import Candidate, Measurement, Outcome, Result
+from partitune.result import Candidate, Measurement, Objective, Outcome, Result
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
 TTFT = Objective("ttft_p99_ms", "minimize")

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import partitune
 
+# fmt: off
 ROOMS = [
     "errors", "result", "catalog", "spec", "model", "cluster", "partition", "costs", "engines", "sim", "problem",
-    "load", "plans", "space", "drivers", "profile", "ray_cluster", "pool", "proposer", "store", "search", "analysis", "report", "export", "study", "jobs",
-    "cli", "__main__",
-]  # fmt: skip
+    "load", "plans", "space", "trial_log", "drivers", "profile", "ray_cluster", "pool", "analysis", "proposer", "store",
+    "search", "report", "export", "study", "upkeep", "jobs", "cli", "__main__",
+]
+# fmt: on
 PACKAGE = Path(partitune.__file__).parent
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from partitune.cli import main
 from partitune.jobs import submission
 from partitune.jobs.arguments import add_commands
 from partitune.jobs.package import Shipment, pack
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from tests.jobs_command import main
 from tests.project_folder import make_project
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from partitune.cli import main
 from partitune.jobs.client import Head
 from partitune.jobs.package import pack
 from partitune.spec.runner import load_runner
 from partitune.spec.search_space import load_search_space
 from partitune.store import Store, StudyState
-from tests.jobs_command import main
 from tests.project_folder import make_project
 from tests.ray_nodes import environment_without_partitune, head, processes_with, run_partitune, worker_node
 
@@ -177,7 +177,7 @@ def test_a_stopped_job_leaves_its_results_here_and_nothing_there(
     submit = ["submit", study, "--trials", "100000", "--address", address, "--python", str(python), "--follow"]
     root = Path(__file__).parent.parent
     following = subprocess.Popen(
-        [sys.executable, "-m", "tests.jobs_command", *submit, "--fetch-results", home],
+        [sys.executable, "-m", "partitune", *submit, "--fetch-results", home],
         env={**OPEN, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip

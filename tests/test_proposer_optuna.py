@@ -10,6 +10,7 @@ import pytest
 
 from partitune.drivers.interface import MEMORY_CONSTRAINT
 from partitune.errors import InfeasibleSpace
+from partitune.proposer import optuna_proposer
 from partitune.proposer.interface import Proposer
 from partitune.proposer.optuna_proposer import OptunaProposer
 from partitune.result import Candidate, Knob, Objective, Outcome, Result
@@ -160,3 +161,37 @@ def test_a_stored_candidate_outside_the_space_is_known_and_teaches_nothing() -> 
     sampler = proposer(FlatSpace({"x": (1, 2)}))
     sampler.tell(Result(Candidate((9,)), Outcome.OK, "", measurement(9.0)), "default:default")
     assert {one.candidate.knobs["x"] for one, _ in walk(sampler, 9)} == {1, 2}
+
+
+def test_a_long_study_is_resumed_as_it_was_across_the_thinning_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optuna_proposer, "EPOCH", 12)
+    space: dict[str, Domain] = {"x": WholeRange(low=0, high=999), "flag": ("a", "b")}
+
+    def make() -> OptunaProposer:
+        return proposer(FlatSpace(space, (first("default", 2),)), seed=3)
+
+    def taught(one: OptunaProposer) -> int:
+        return sum(trial.state.name == "COMPLETE" for trial in one._study.get_trials(deepcopy=False))
+
+    course = walk(make(), 50)
+    for stored in (11, 12, 13, 25, 40):
+        resumed = make()
+        for proposal, result in course[:stored]:
+            resumed.tell(result, proposal.label)
+        assert resumed.ask() == course[stored][0]
+        assert 0 < taught(resumed) <= 25  # two epochs, and a front of one
+
+
+def test_resuming_asks_nothing_again_and_a_finished_study_costs_nothing() -> None:
+    whole = walk(proposer(FlatSpace({"x": WholeRange(low=0, high=999)})), 30)
+    resumed = proposer(FlatSpace({"x": WholeRange(low=0, high=999)}))
+    for proposal, result in whole:
+        resumed.tell(result, proposal.label)
+    assert resumed._study.trials == []
+
+
+def test_a_knob_with_one_value_is_no_obstacle_to_learning() -> None:
+    sampler = proposer(FlatSpace({"x": (1, 2, 3), "fixed": ("a",)}))
+    sampler.tell(Result(Candidate((4,), {"x": 2, "fixed": "a"}), Outcome.OK, "", measurement(9.0)), "sampler:front-0")
+    sampler.ask()
+    assert [trial.params for trial in sampler._study.trials if trial.state.name == "COMPLETE"] == [{"x": 2}]

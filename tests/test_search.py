@@ -105,6 +105,42 @@ def test_no_time_left_starts_nothing() -> None:
     assert progress.stopped.startswith("the budget of 1e-12 hours")
 
 
+def test_a_budget_of_gpu_hours_counts_what_was_stored_and_what_runs() -> None:
+    log: list[str] = []
+    acts = [Candidate((number,), {"act": "slow"}) for number in range(1, 9)]  # half a second each
+    with LocalPool(ScriptedDriver()) as pool:
+        recorder = ListRecorder(log)
+        eight_s = Budget(100, gpu_hours=8 / 3600)
+        progress = search(ListProposer(acts, log), pool, recorder, eight_s, gpus=4, gpu_hours=4.5 / 3600)
+    assert len(recorder.results) == 2  # 4.5 + 2 + 2 GPU-seconds
+    assert progress.stopped == "the budget of 0.00222222 GPU-hours is spent"
+    assert progress.gpu_hours >= 8 / 3600
+
+
+class AwayPool(LocalPool):
+    """Without slots for a while, and with nothing running: a cluster that is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(ScriptedDriver())
+        self.waits = 3
+
+    @property
+    def free_slots(self) -> int:
+        return 0 if self.waits else super().free_slots
+
+    def next_done(self, timeout_s: float | None) -> Result | None:
+        if self.waits:
+            self.waits -= 1
+            return None
+        return super().next_done(timeout_s)
+
+
+def test_a_pool_without_slots_is_waited_for() -> None:
+    progress, recorder, _ = run(2, Budget(2), AwayPool())
+    assert len(recorder.results) == 2
+    assert progress.stopped == "the budget of 2 trials is spent"
+
+
 def test_outcomes_are_counted() -> None:
     log: list[str] = []
     acts = ["ok", "oom", "launch", "bench", "slo"]

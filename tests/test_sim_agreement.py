@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from partitune.costs.interface import Batch
 from partitune.engines.regimes import Regime
 from partitune.errors import OutOfMemory
-from partitune.sim.inputs import Overheads, Request, SchedulerSettings
+from partitune.sim.inputs import BatchCap, Overheads, Request, SchedulerSettings, SchedulingPolicy, SharedPrefix
 from partitune.sim.run import Run
 from partitune.sim.simulator import simulate
 from tests import reference_simulator
@@ -54,17 +54,24 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
     regime = draw(st.sampled_from(Regime))
     budget = draw(st.sampled_from([4, 16, 32, 64, 256]))
     block = draw(st.sampled_from([1, 4, 16]))
-    slack = draw(st.sampled_from([0, 8, 64, 10_000]))
+    slack = draw(st.sampled_from([0, 0, 8, 64, 10_000]))
     arrivals = draw(st.sampled_from([0, 0, 40, 4000]))
-    requests = [
-        Request(
-            str(i),
-            draw(st.integers(0, arrivals)) * TICK * 64,
-            draw(st.integers(1, 70)),
-            draw(st.integers(1, most_output)),
+    groups = draw(st.sampled_from(["", "a", "a", "ab"]))
+    requests = []
+    for i in range(draw(st.integers(1, 14))):
+        prompt = draw(st.integers(1, 70))
+        shares = draw(st.booleans()) if groups else False
+        requests.append(
+            Request(
+                str(i),
+                draw(st.integers(0, arrivals)) * TICK * 64,
+                prompt,
+                draw(st.integers(1, most_output)),
+                stops_early=draw(st.sampled_from([False, False, False, True])),
+                priority=draw(st.sampled_from([0, 0, 0, 1, 2])),
+                prefix=SharedPrefix(draw(st.sampled_from(groups)), draw(st.integers(0, prompt))) if shares else None,
+            )
         )
-        for i in range(draw(st.integers(1, 14)))
-    ]
     longest = max(request.prompt_tokens + request.output_tokens for request in requests)
     config = SchedulerSettings(
         regime=regime,
@@ -80,6 +87,12 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
         state_groups=draw(st.sampled_from([0, 0, 2])),
         windows=draw(st.sampled_from([(), (), (8,), (4, 20)])),
         align_chunks=draw(st.sampled_from([False, False, True])),
+        full_groups=draw(st.sampled_from([1, 1, 2])),
+        enable_prefix_caching=draw(st.booleans()),
+        scheduling_policy=draw(st.sampled_from(SchedulingPolicy)),
+        prefill_schedule_interval=draw(st.sampled_from([1, 1, 3, 8])),
+        batch_cap=draw(st.sampled_from(BatchCap)),
+        capture_sizes=draw(st.sampled_from([(), (), (1, 2, 4, 8), (4, 6)])),
     )
     costs = DyadicCosts(
         tuple(draw(st.integers(1, 4)) for _ in range(stages)),
@@ -107,6 +120,8 @@ def assert_same(fast: Run, reference: Run) -> None:
         "batch_tokens",
         "preemptions",
         "in_pipeline_s",
+        "prefix_cache_queries",
+        "prefix_cache_hits",
     ):
         assert getattr(fast, name) == getattr(reference, name), name
     assert np.allclose(fast.compute_s, reference.compute_s, rtol=1e-12)

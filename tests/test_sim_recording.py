@@ -2,6 +2,8 @@
 
 tests/data/schedules_vllm_0_33_0.json: 82 schedules of the real vLLM 0.33.0 `Scheduler` / `AsyncScheduler`, recorded by
 driving them with the engine core's loop in virtual time (the project's own recording of the engine's behaviour).
+tests/data/schedules_options_vllm_0_32_0.json: 60 more of 0.32.0 with prefix caching, priorities, requests that stop
+early, a watermark and held-back prompts, recorded by benchmarks/record_vllm_schedules.py.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from typing import Any
 import pytest
 
 from partitune.errors import SpecError
-from partitune.sim.inputs import Overheads
+from partitune.sim.inputs import Overheads, SchedulingPolicy
 from partitune.sim.recording import TOLERANCE_S, compare, read, verify
 from partitune.sim.simulator import simulate
 
 SCHEDULES = Path(__file__).parent / "data" / "schedules_vllm_0_33_0.json"
+OPTIONS = Path(__file__).parent / "data" / "schedules_options_vllm_0_32_0.json"
 
 
 def test_every_recorded_schedule_is_reproduced() -> None:
@@ -27,9 +30,20 @@ def test_every_recorded_schedule_is_reproduced() -> None:
     assert [f"{each.name} {each.regime}: {each.difference}" for each in agreements if not each.agrees] == []
 
 
-def test_running_ahead_gives_the_recorded_totals() -> None:
+def test_every_recorded_schedule_with_options_is_reproduced() -> None:
+    agreements = verify(OPTIONS)
+    assert len(agreements) == 60
+    assert [f"{each.name} {each.regime}: {each.difference}" for each in agreements if not each.agrees] == []
+    recordings = read(OPTIONS)
+    assert sum(recording.counts["prefix_cache_hits"] > 0 for recording in recordings) == 30
+    assert sum(recording.counts["preemptions"] > 0 for recording in recordings) == 30
+    assert {recording.settings.scheduling_policy for recording in recordings} == set(SchedulingPolicy)
+
+
+@pytest.mark.parametrize("file", [SCHEDULES, OPTIONS])
+def test_running_ahead_gives_the_recorded_totals(file: Path) -> None:
     # Without step records the simulator skips rounds.
-    for recording in read(SCHEDULES):
+    for recording in read(file):
         run = simulate(recording.requests, recording.settings, recording.costs, Overheads())
         assert run.makespan_s == pytest.approx(recording.makespan_s, abs=TOLERANCE_S), recording.name
         assert run.compute_s == pytest.approx(recording.stage_busy_s, abs=TOLERANCE_S), recording.name
@@ -58,6 +72,7 @@ def write(path: Path, data: object) -> Path:
         (lambda r: r.update(makespan=1.0), ["makespan"]),
         (lambda r: r["stage_busy"].__setitem__(2, 1.0), ["stage 2", "busy"]),
         (lambda r: r.update(num_blocks=150), ["step"]),
+        (lambda r: r.update(preemptions=r.get("preemptions", 0) + 99), ["preemptions recorded 99"]),
     ],
 )
 def test_the_first_difference_is_named(tmp_path: Path, record: dict[str, Any], change: Any, words: list[str]) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from partitune.errors import SpecError
+from partitune.sim.inputs import SharedPrefix
 from partitune.sim.workload import RandomWorkload, read_trace
 
 
@@ -22,6 +23,16 @@ def test_lengths_are_the_draws_of_the_benchmark() -> None:
     generator = np.random.default_rng(7)
     assert [r.prompt_tokens for r in requests] == generator.integers(700, 1301, size=50).tolist()
     assert [r.output_tokens for r in requests] == generator.integers(14, 29, size=50).tolist()
+
+
+def test_a_shared_prefix_comes_on_top() -> None:
+    # RandomDataset.sample: lengths are drawn before the prefix, total_input_len = prefix_len + input_len.
+    plain = RandomWorkload(20, 100, 21, range_ratio=0.3, seed=7).requests()
+    shared = RandomWorkload(20, 100, 21, range_ratio=0.3, seed=7, prefix_tokens=64).requests()
+    assert [r.prompt_tokens for r in shared] == [r.prompt_tokens + 64 for r in plain]
+    assert [r.output_tokens for r in shared] == [r.output_tokens for r in plain]
+    assert {r.prefix for r in shared} == {SharedPrefix("random", 64)}
+    assert {r.prefix for r in plain} == {None}
 
 
 def test_a_short_mean_never_gives_an_empty_request() -> None:
@@ -49,7 +60,7 @@ def test_the_seed_decides() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [("count", 0), ("prompt_tokens", 0), ("output_tokens", -1), ("range_ratio", 1.0), ("rate_req_s", 0.0),
-     ("burstiness", math.nan)],
+     ("burstiness", math.nan), ("prefix_tokens", -1)],
 )  # fmt: skip
 def test_nonsense_is_refused(key: str, value: float) -> None:
     with pytest.raises(SpecError, match=key):

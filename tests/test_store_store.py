@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from partitune import __version__
 from partitune.errors import StoreError
 from partitune.result import Candidate, Measurement, Outcome, Result, StageReport
-from partitune.store import Store, StudyState
+from partitune.store import SpecChanged, Store, StudyState
 from tests.store_examples import SPEC, failed, ok, stage, start
 
 
@@ -268,9 +268,21 @@ def test_resume_lets_differ_what_does_not_change_a_trial(store: Store) -> None:
         "k", SPEC | {"budget": 10}, engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=7
     )
     store.resume("k", SPEC | {"budget": 20}, runner="simulator", may_differ=["budget"])
-    store.resume("k", SPEC, runner="simulator", may_differ=["budget"])
-    with pytest.raises(StoreError, match="budget: 10 -> 20"):
-        store.resume("k", SPEC | {"budget": 20}, runner="simulator")
+    assert store.study("k").spec["budget"] == 20  # the newest one stands
+    with pytest.raises(StoreError, match="budget: 20 -> 30"):
+        store.resume("k", SPEC | {"budget": 30}, runner="simulator")
+
+
+def test_resume_takes_the_changes_that_were_asked_for_and_no_others(store: Store) -> None:
+    start(store)
+    wider = SPEC | {"knobs": [{"name": "max_num_seqs", "values": [64, 128, 256]}]}
+    with pytest.raises(SpecChanged, match=r"Changed: parallel\.pp: 2 -> 4\. Undo") as caught:
+        store.resume("k3", wider | {"parallel": {"pp": 4, "tp": 8}}, runner="simulator", accepted=["knobs"])
+    assert caught.value.keys == {"parallel"}
+    assert store.study("k3").spec == SPEC
+    store.resume("k3", wider, runner="simulator", accepted=["knobs"])
+    assert store.study("k3").spec == wider
+    store.resume("k3", wider, runner="simulator")
 
 
 def test_a_spec_with_what_json_cannot_hold_is_refused(store: Store) -> None:

@@ -40,7 +40,8 @@ def run(driver: Driver, candidate: Candidate) -> Result:
     except Exception as error:  # noqa: BLE001 - the one broad catch: a bug in a driver must not end a long study
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"internal error in the driver: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
-        return Result(candidate, Outcome.FAILED, reason, None, {}, time.monotonic() - start)
+        detail = traceback.format_exc()
+        return Result(candidate, Outcome.FAILED, reason, None, {}, time.monotonic() - start, detail)
     figures = {"metrics": measurement.metrics, "constraints": measurement.constraints}
     if flaw := flaw_in(figures, "measurement"):
         return Result(candidate, Outcome.INVALID, flaw, None, {}, time.monotonic() - start)

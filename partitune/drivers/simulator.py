@@ -15,11 +15,12 @@ from partitune.costs.memory import StageMemory
 from partitune.engines.interface import Deployment
 from partitune.engines.kv_planning import Cache, KvPlan, group_layers
 from partitune.engines.vllm import Vllm
+from partitune.engines.vllm_graphs import capture_sizes
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused, SpecError
 from partitune.partition.vector import format_partition
 from partitune.problem import Problem
 from partitune.result import Candidate, Knob, Measurement, StageReport
-from partitune.sim.inputs import DEFAULT_OVERHEADS, SchedulerSettings
+from partitune.sim.inputs import DEFAULT_OVERHEADS, SchedulerSettings, SchedulingPolicy
 from partitune.sim.metrics import metrics
 from partitune.sim.run import Run
 from partitune.sim.simulator import simulate
@@ -141,6 +142,13 @@ class SimulatorDriver:
             state_groups=kinds[Cache.STATE] * cache_model.state_blocks,
             windows=tuple(cache.window for cache in caches if cache.kind is Cache.WINDOW and cache.window),
             align_chunks=flags["mamba_cache_mode"] == "align",
+            enable_prefix_caching=bool(flags["enable_prefix_caching"]),
+            scheduling_policy=SchedulingPolicy(str(flags["scheduling_policy"])),
+            # vLLM 0.33 v1/engine/core.py: only the core of a data-parallel engine looks at it.
+            prefill_schedule_interval=int(flags["prefill_schedule_interval"])
+            if int(flags.get("data_parallel_size", 1)) > 1
+            else 1,
+            capture_sizes=capture_sizes(flags, deployment.gpu),
         )
 
     def _stage_reports(self, candidate: Candidate, run: Run, started: _Started) -> tuple[StageReport, ...]:

@@ -3,11 +3,13 @@
 Decisions:
 - The first candidates are fixed: the engine's default with default flags, the exact solution with default flags, then
   the seeds. Only then does the sampler speak.
-- The study lives in memory. Each ask gets a sampler seeded by (random seed, number of the ask). A stored result is
-  asked for again before it is told, so a study that ran one candidate at a time goes on exactly as the interrupted one
-  would have; where candidates ran side by side the order of asks is not known, and the rest is told as it is.
-- A decoded candidate that was measured before is answered from memory; one that cannot exist under its flags costs
-  nothing and is told as infeasible. Neither is ever launched.
+- The study lives in memory, and is a function of the finished trials in their order: each enters it in one way,
+  whether it just arrived or was read back. What an ask proposes follows from the random seed, those trials, and what is
+  in flight. So a study that ran one candidate at a time goes on after a kill exactly as it would have without it, and
+  resuming asks nothing again.
+- The sampler is shown the last EPOCH to 2 EPOCH trials and the front of all before them: past a thousand, TPE spends a
+  second on each ask and learns nothing from most of what it reads.
+- A decoded candidate that was measured before, and one that cannot exist under its flags, is never launched.
 - Out of memory and time-outs are told as complete but infeasible, graded by how far off they are, because a failed
   trial teaches Optuna nothing (optuna issues 332, 566). Only broken attempts are told as FAIL.
 """
@@ -20,14 +22,17 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial, TrialState, create_trial
 
+from partitune.analysis.pareto import front
 from partitune.drivers.interface import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT
 from partitune.errors import InfeasibleSpace
-from partitune.result import Knob, Objective, Outcome, Result
+from partitune.result import Candidate, Knob, Objective, Outcome, Result
 from partitune.space import Domain, Proposal, Space
 from partitune.spec.knobs import WholeRange
 
@@ -41,6 +46,17 @@ GRID_LIMIT = 50_000
 SITE_CONSTRAINTS = (MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT)
 #: Random trials before TPE models anything.
 STARTUP_TRIALS = 10
+#: Trials after which the sampler's memory is thinned out.
+EPOCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """A finished trial as the sampler sees it; `values` are the worst so far where nothing was measured."""
+
+    params: Mapping[str, Knob]
+    values: Sequence[float]
+    result: Result
 
 
 class OptunaProposer:
@@ -53,121 +69,123 @@ class OptunaProposer:
         self._objectives = tuple(objectives)
         self._constraints = (*SITE_CONSTRAINTS, *constraints)
         self._seed = seed
-        self._study = optuna.create_study(directions=[one.direction for one in self._objectives])
+        self._study = self._new_study()
         self._distributions = distributions(space)
         self._first = list(space.first_proposals())
-        self._known: dict[str, Result] = {}
-        self._pending: dict[str, list[Trial]] = {}
-        self._tried: set[tuple[tuple[str, Knob], ...]] = set()
         self._grid = _shuffled_grid(self._distributions, seed)
-        self._asked = 0
-        self._unclaimed: Proposal | None = None  # asked for while catching up, and not what was stored
-        self._catching_up = True
+        self._known: set[str] = set()
+        self._pending: dict[str, Trial | None] = {}
+        self._lessons: list[_Lesson] = []  # of this epoch and the one before, and the front of what came earlier
+        self._epoch_start = 0
+        self._taught = 0
+        self._finished = 0
+        self._worst: list[float | None] = [None for _ in self._objectives]
 
     def ask(self) -> Proposal | None:
         """The next new candidate; None when the space holds nothing that was not tried."""
-        self._catching_up = False
-        unclaimed, self._unclaimed = self._unclaimed, None
-        if unclaimed is not None and unclaimed.candidate.digest not in self._known:
-            return unclaimed
-        return self._next_new()
-
-    def _next_new(self) -> Proposal | None:
         while self._first:
             proposal = self._first.pop(0)
-            digest = proposal.candidate.digest
-            if digest not in self._known and digest not in self._pending:
-                self._pending[digest] = []
+            if self._is_new(proposal):
+                self._pending[proposal.candidate.digest] = None
                 return proposal
         if not self._distributions:
             return None
-        return next((found for trial in self._trials() if (found := self._new_proposal(trial)) is not None), None)
+        self._teach()
+        for trial in self._trials():
+            decoded = self._decoded(trial.params)
+            if decoded is not None and self._is_new(decoded):
+                self._pending[decoded.candidate.digest] = trial
+                return decoded
+            self._study.tell(trial, state=TrialState.FAIL)  # TPE does not look at these
+        return None
+
+    def _is_new(self, proposal: Proposal) -> bool:
+        digest = proposal.candidate.digest
+        return digest not in self._known and digest not in self._pending
+
+    def _decoded(self, params: Mapping[str, Knob]) -> Proposal | None:
+        try:
+            return self._space.decode(params)
+        except InfeasibleSpace:
+            return None
 
     def _trials(self) -> Iterator[Trial]:
         """Trials to try one after the other until one of them is new."""
-        for _ in range(PATIENCE):
-            yield self._next_trial()
+        for attempt in range(PATIENCE):
+            yield self._next_trial(attempt)
         if self._grid is None:
-            for _ in range(DRAWS):
-                yield self._next_trial(startup=sys.maxsize)
-        else:
-            for params in self._grid:
-                if tuple(sorted(params.items())) not in self._tried:
-                    self._study.enqueue_trial(params)
-                    yield self._next_trial()
-
-    def _new_proposal(self, trial: Trial) -> Proposal | None:
-        """What `trial` decodes to if that is new; otherwise the trial is answered here and now."""
-        key = tuple(sorted(trial.params.items()))
-        repeated = key in self._tried
-        self._tried.add(key)
-        try:
-            proposal = self._space.decode(trial.params)
-        except InfeasibleSpace:
-            self._tell_trial(trial, {MEMORY_CONSTRAINT: 1.0}, None)
-            return None
-        digest = proposal.candidate.digest
-        if repeated:
-            # Telling the same point again and again would pull the sampler towards it.
-            self._study.tell(trial, state=TrialState.FAIL)
-        elif digest in self._known:
-            self._finish(trial, self._known[digest])
-        elif digest in self._pending:
-            self._pending[digest].append(trial)
-        else:
-            self._pending[digest] = [trial]
-            return proposal
-        return None
+            for attempt in range(PATIENCE, PATIENCE + DRAWS):
+                yield self._next_trial(attempt, startup=sys.maxsize)
+            return
+        for params in self._grid:  # never from the start: what was passed over once is never new again
+            proposal = self._decoded(params)
+            if proposal is not None and self._is_new(proposal):
+                self._study.enqueue_trial(params)
+                yield self._next_trial(PATIENCE)
 
     def tell(self, result: Result, label: str) -> None:
-        """Record a result: for the trials that wait for it, or as a stored trial."""
+        """Record a finished trial, asked for here or read back."""
         digest = result.candidate.digest
-        if self._catching_up:
-            self._unclaimed = self._next_new()
-            self._catching_up = self._unclaimed is not None and self._unclaimed.candidate.digest == digest
-        self._known[digest] = result
-        waiting = self._pending.pop(digest, [])
-        for trial in waiting:
-            self._finish(trial, result)
-        if not waiting:
-            self._add_stored(result, label.partition(":")[2])
+        trial = self._pending.pop(digest, None)
+        if trial is not None:
+            self._study.tell(trial, state=TrialState.FAIL)  # it has done its part: keeping others away
+        self._known.add(digest)
+        self._finished += 1
+        values = [result.metric(one.metric) for one in self._objectives]
+        for index, (one, value) in enumerate(zip(self._objectives, values, strict=True)):
+            worst = self._worst[index]
+            if value is not None and (worst is None or one.cost(value) > one.cost(worst)):
+                self._worst[index] = value
+        params = self._params_of(result.candidate, label)
+        if result.outcome in (Outcome.OK, Outcome.INFEASIBLE) and params is not None:
+            told = self._worst if any(value is None for value in values) else values
+            self._lessons.append(_Lesson(params, [value or 0.0 for value in told], result))
+        if len(self._lessons) - self._epoch_start >= EPOCH:
+            self._begin_epoch()
 
-    def _next_trial(self, startup: int = STARTUP_TRIALS) -> Trial:
+    def _params_of(self, candidate: Candidate, label: str) -> dict[str, Knob] | None:
+        """What proposes `candidate`; None outside the space: a default or seed that the knobs exclude."""
+        known = self._space.encode(candidate, label.partition(":")[2])
+        if known is None or any(
+            name not in known or not domain._contains(domain.to_internal_repr(known[name]))
+            for name, domain in self._distributions.items()
+        ):
+            return None
+        return {name: known[name] for name in self._distributions}
+
+    def _begin_epoch(self) -> None:
+        old, recent = self._lessons[: self._epoch_start], self._lessons[self._epoch_start :]
+        kept = front([lesson.result for lesson in old], self._objectives)
+        self._lessons = [old[index] for index in sorted(kept)] + recent
+        self._epoch_start = len(self._lessons)
+        self._study, self._taught = self._new_study(), 0
+        self._pending = dict.fromkeys(self._pending)  # their trials belong to the study that was left
+
+    def _teach(self) -> None:
+        """Bring the study up to date; only when it is asked, as opening a finished study should not cost this."""
+        for lesson in self._lessons[self._taught :]:
+            self._study.add_trial(
+                create_trial(
+                    params=dict(lesson.params),
+                    distributions=self._distributions,
+                    values=lesson.values,
+                    constraints={name: self._constraint(name, lesson.result.constraints) for name in self._constraints},
+                )
+            )
+        self._taught = len(self._lessons)
+
+    def _new_study(self) -> optuna.Study:
+        return optuna.create_study(directions=[one.direction for one in self._objectives])
+
+    def _next_trial(self, attempt: int, startup: int = STARTUP_TRIALS) -> Trial:
+        """Random numbers of their own for every (seed, finished trials, trials in flight, attempt)."""
+        numbers = np.random.SeedSequence([self._seed, self._finished, len(self._pending), attempt])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(seed=self._seed * 1_000_003 + self._asked, n_startup_trials=startup)
-        self._study.sampler = sampler
-        self._asked += 1
-        return self._study.ask(self._distributions)
-
-    def _finish(self, trial: Trial, result: Result) -> None:
-        if result.outcome in (Outcome.OK, Outcome.INFEASIBLE):
-            self._tell_trial(trial, result.constraints, self._values(result))
-        else:
-            self._study.tell(trial, state=TrialState.FAIL)
-
-    def _tell_trial(self, trial: Trial, constraints: Mapping[str, float], values: list[float] | None) -> None:
-        for name in self._constraints:
-            trial.set_constraint(name, self._constraint(name, constraints))
-        self._study.tell(trial, self._worst() if values is None else values)
-
-    def _add_stored(self, result: Result, plan: str) -> None:
-        params = self._space.encode(result.candidate, plan)
-        fits = params is not None and all(
-            self._distributions[name]._contains(self._distributions[name].to_internal_repr(value))
-            for name, value in params.items()
-        )
-        if params is None or not fits or result.outcome not in (Outcome.OK, Outcome.INFEASIBLE):
-            return  # outside the space (a default or seed the knobs exclude), or nothing to learn from
-        values = self._values(result)
-        self._study.add_trial(
-            create_trial(
-                params=dict(params),
-                distributions=dict(self._distributions),
-                values=self._worst() if values is None else values,
-                constraints={name: self._constraint(name, result.constraints) for name in self._constraints},
+            self._study.sampler = optuna.samplers.TPESampler(
+                seed=int(numbers.generate_state(1)[0]), n_startup_trials=startup
             )
-        )
+        return self._study.ask(self._distributions)
 
     def _constraint(self, name: str, given: Mapping[str, float]) -> float:
         if name in given:
@@ -175,21 +193,6 @@ class OptunaProposer:
         broken = any(value > 0 for value in given.values())
         # A limit nobody could measure counts as missed on a candidate that did not run.
         return 1.0 if broken and name not in SITE_CONSTRAINTS else 0.0
-
-    def _values(self, result: Result) -> list[float] | None:
-        values = [result.metric(one.metric) for one in self._objectives]
-        return (
-            None if any(value is None for value in values) else [float(value) for value in values if value is not None]
-        )
-
-    def _worst(self) -> list[float]:
-        """The worst value of each objective so far, told for trials that have none. It is never stored."""
-        worst = []
-        for one in self._objectives:
-            seen = [value for result in self._known.values() if (value := result.metric(one.metric)) is not None]
-            pick = min if one.direction == "maximize" else max
-            worst.append(pick(seen) if seen else 0.0)
-        return worst
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:

@@ -30,7 +30,7 @@ class Summary:
     study: str
     database: str
     objectives: tuple[Objective, ...]
-    trials: tuple[TrialRecord, ...]
+    trials: tuple[TrialRecord, ...]  # those named below with their stages, the others without
     default: TrialRecord | None  # the engine's own split with its own flags, whatever became of it
     best: TrialRecord | None  # the trial to deploy; the default where nothing beats it
     why: str
@@ -114,10 +114,13 @@ class Summary:
 
 def summarise(store: Store, study: str, objectives: Sequence[Objective]) -> Summary:
     """Read a study and draw its conclusions."""
-    trials = tuple(store.trials(study))
+    trials = store.trials(study, stages=False)
     results = [trial.result for trial in trials]
     default = next((i for i, trial in enumerate(trials) if trial.origin.startswith(f"{DEFAULT_ORIGIN}:")), None)
     choice = choose(results, objectives, default)
+    on_front = front(results, objectives)
+    for index in {*on_front, *([] if default is None else [default]), *([] if choice is None else [choice.index])}:
+        trials[index] = store.trial(study, trials[index].number)
     best = None if choice is None else trials[choice.index]
     base = None if default is None else trials[default]
     comparison = (
@@ -129,12 +132,12 @@ def summarise(store: Store, study: str, objectives: Sequence[Objective]) -> Summ
         study=study,
         database=store.label,
         objectives=tuple(objectives),
-        trials=trials,
+        trials=tuple(trials),
         default=base,
         best=best,
         why="no trial can be deployed: every one failed or missed a limit" if choice is None else choice.why,
         comparison=comparison,
-        pareto=tuple(trials[index] for index in front(results, objectives)),
+        pareto=tuple(trials[index] for index in on_front),
     )
 
 

@@ -8,7 +8,13 @@ whole cohort does not.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
 from partitune.sim.inputs import Request
+
+if TYPE_CHECKING:
+    from partitune.sim.prefix_cache import Cached, Stretch
 
 
 class Live:
@@ -18,22 +24,31 @@ class Live:
         "base",
         "cohort",
         "computed",
+        "deferred",
         "eligible_step",
         "held",
         "in_flight",
         "joined",
+        "junction",
         "last_step",
+        "number",
+        "preempted",
         "prompt",
         "reading",
         "request",
+        "seen_step",
         "segments",
         "sent_s",
+        "shared",
+        "shared_blocks",
+        "stretches",
         "target",
     )
 
-    def __init__(self, request: Request, sent_s: float) -> None:
+    def __init__(self, request: Request, sent_s: float, number: int) -> None:
         self.request = request
         self.sent_s = sent_s
+        self.number = number  # in order of arrival
         self.prompt = request.prompt_tokens
         self.target = request.output_tokens
         self.cohort: Cohort | None = None  # None: waiting, reading, or only waiting for its last token
@@ -46,6 +61,14 @@ class Live:
         self.held = 0  # KV blocks
         self.last_step = 0  # newest step it took part in, when not in a cohort
         self.eligible_step = 0  # not before this step again; outlives a preemption, as in the engine
+        self.preempted = False  # ever
+        self.deferred = False  # passed over while waiting for stale tokens, and not admitted since
+        # Prefix cache: blocks that others know too, those that only it knows and gave back, and how long the first are.
+        self.shared: list[Cached] = []
+        self.stretches: list[Stretch] = []
+        self.shared_blocks = 0
+        self.junction = 0  # tokens of a cached prefix whose states are to be kept on the way
+        self.seen_step = 0  # newest step whose tokens were back when it was last scheduled, when not in a cohort
 
     @property
     def sampled(self) -> int:
@@ -64,6 +87,21 @@ class Live:
         for cohort, first, end in self.segments:
             times += cohort.times[first:end]
         return times[: self.target]
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens whose full blocks the prefix cache knows.
+
+        A chunk's are known when it is scheduled. Decoded ones are as soon as a step is scheduled that follows their
+        coming back, the very last one excepted when it came back since.
+        """
+        if self.reading:
+            return self.computed
+        seen = self.seen_step if self.cohort is None else self.cohort.seen_step
+        then = sum(bisect_right(cohort.steps, seen, first, end) - first for cohort, first, end in self.segments)
+        if self.cohort is not None:
+            then += bisect_right(self.cohort.steps, seen, self.joined) - self.joined
+        return self.prompt + max(then, self.delivered - 1)
 
     @property
     def to_compute(self) -> int:
@@ -89,6 +127,8 @@ class Cohort:
         "last_step",
         "members",
         "scheduled",
+        "seen_step",
+        "steps",
         "stopping",
         "times",
         "token_s",
@@ -104,6 +144,8 @@ class Cohort:
         self.token_s = 0.0  # when the newest token is on every stage
         self.eligible_step = 0
         self.last_step = 0
+        self.seen_step = 0  # newest step whose tokens were back when it was last scheduled
+        self.steps: list[int] = []  # that each token was scheduled in; kept for the prefix cache only
         self.ending: dict[int, list[Live]] = {}  # delivered tokens -> members that then have all theirs
         self.will_stop: dict[int, list[Live]] = {}  # delivered tokens -> members that then lack one only
         self.stopping: list[Live] = []  # may lack one token only: not scheduled again while that one is in flight
@@ -120,6 +162,8 @@ class Cohort:
         end = live.joined + live.target - live.base
         if end > live.joined:
             self.ending.setdefault(end, []).append(live)
+        if live.request.stops_early:
+            return
         if end - 1 <= max(self.delivered, live.joined):
             self.stopping.append(live)
         else:
@@ -142,6 +186,7 @@ class Cohort:
         live.segments.append((self, live.joined, self.scheduled))
         live.base += self.scheduled - live.joined
         live.last_step = self.last_step
+        live.seen_step = self.seen_step
         live.eligible_step = self.eligible_step
         live.cohort = None
 

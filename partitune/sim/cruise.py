@@ -119,7 +119,7 @@ def _leg(state: EngineState, ring: Sequence[Cohort | None], rounds: int) -> bool
 def _middle_cost(state: EngineState, cohort: Cohort, rounds: int) -> BatchCost:
     decodes = len(cohort.members)
     context = state.rounded(cohort.context + decodes * (1 + rounds // 2), decodes)
-    return state.pipeline.cost(0, 0.0, decodes, context, decodes)
+    return state.pipeline.cost(0, 0.0, decodes, context, decodes, state.settings.padding(0, decodes))
 
 
 def _clocks(state: EngineState, ring: Sequence[Cohort | None]) -> list[float]:
@@ -163,6 +163,9 @@ def _skip(
             continue
         last = cohort.times[-1]
         cohort.times += [last + number * period for number in range(1, times + 1)]
+        if cohort.steps:
+            cohort.steps += [cohort.last_step + number * len(ring) for number in range(1, times + 1)]
+            cohort.seen_step += steps
         cohort.scheduled += times
         cohort.delivered += times
         cohort.context += times * len(cohort.members)

@@ -56,14 +56,16 @@ class Pipeline:
         self._copies_aside = regime.asynchronous
         self._costs = costs
         self._overheads = overheads
-        self._known: dict[tuple[int, float, int, int, int], BatchCost] = {}
+        self._known: dict[tuple[int, float, int, int, int, int], BatchCost] = {}
         self._leave = [0.0] * costs.stages  # when a stage is rid of its last batch
         self._sampled_batches = 0
         self._gate_s = 0.0  # R1: when the newest sampled tokens were broadcast
 
-    def cost(self, prefill_tokens: int, prefill_pairs: float, decodes: int, context: int, sampled: int) -> BatchCost:
+    def cost(
+        self, prefill_tokens: int, prefill_pairs: float, decodes: int, context: int, sampled: int, padding: int = 0
+    ) -> BatchCost:
         """Stage and hand-off seconds of a batch, asked for once per distinct batch."""
-        key = (prefill_tokens, prefill_pairs, decodes, context, sampled)
+        key = (prefill_tokens, prefill_pairs, decodes, context, sampled, padding)
         known = self._known.get(key)
         if known is None:
             batch = Batch(*key)

@@ -8,7 +8,7 @@ sampling and engine time are zero in a recording.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,12 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, Val
 from partitune.costs.interface import Batch
 from partitune.engines.regimes import Regime
 from partitune.errors import SpecError
-from partitune.sim.inputs import Overheads, Request, SchedulerSettings
+from partitune.sim.inputs import Overheads, Request, SchedulerSettings, SchedulingPolicy, SharedPrefix
 from partitune.sim.run import Run, Step
 from partitune.sim.simulator import simulate
 
 #: Recordings are rounded to six digits; sums of a thousand steps may differ by that much.
 TOLERANCE_S = 1e-4
+#: Counts of a run that a recording may hold.
+_COUNTS = ("prefix_cache_queries", "prefix_cache_hits", "preemptions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Recording:
     steps: tuple[Step, ...]
     makespan_s: float
     stage_busy_s: tuple[float, ...]
+    counts: Mapping[str, int]  # those of `_COUNTS` that were recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,9 @@ def _difference(recording: Recording, run: Run) -> str | None:
     for stage, (was, now) in enumerate(zip(recording.stage_busy_s, run.compute_s, strict=True)):
         if abs(was - now) > TOLERANCE_S:
             return f"stage {stage}: busy recorded {was}, simulated {now}"
+    for key, count in recording.counts.items():
+        if getattr(run, key) != count:
+            return f"{key} recorded {count}, simulated {getattr(run, key)}"
     return None
 
 
@@ -145,11 +151,26 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+class _Prefix(_Strict):
+    group: str
+    tokens: int = Field(ge=0)
+
+
 class _Request(_Strict):
     id: str
     arrival: float = Field(ge=0)
     prompt_tokens: PositiveInt
     output_tokens: PositiveInt
+    stops_early: bool = False
+    priority: int = 0
+    prefix: _Prefix | None = None
+
+    def request(self) -> Request:
+        """The request as the simulator understands it."""
+        prefix = None if self.prefix is None else SharedPrefix(self.prefix.group, self.prefix.tokens)
+        return Request(
+            self.id, self.arrival, self.prompt_tokens, self.output_tokens, self.stops_early, self.priority, prefix
+        )
 
 
 class _Step(_Strict):
@@ -181,11 +202,18 @@ class _Record(_Strict):
     num_blocks: PositiveInt
     long_prefill_token_threshold: int = Field(ge=0)
     max_model_len: PositiveInt
+    enable_prefix_caching: bool = False
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    prefill_schedule_interval: PositiveInt = 1
+    watermark: float = Field(default=0.0, ge=0, lt=1)
     stage_time: _StageTime
     requests: list[_Request] = Field(min_length=1)
     steps: list[_Step]
     makespan: float
     stage_busy: list[float]
+    prefix_cache_queries: int | None = None
+    prefix_cache_hits: int | None = None
+    preemptions: int | None = None
 
     def recording(self) -> Recording:
         """The record as the simulator understands it."""
@@ -202,6 +230,10 @@ class _Record(_Strict):
             block_size=self.block_size,
             long_prefill_token_threshold=self.long_prefill_token_threshold,
             max_model_len=self.max_model_len,
+            enable_prefix_caching=self.enable_prefix_caching,
+            scheduling_policy=SchedulingPolicy(self.scheduling_policy),
+            prefill_schedule_interval=self.prefill_schedule_interval,
+            watermark=self.watermark,
         )
         time = self.stage_time
         return Recording(
@@ -209,10 +241,11 @@ class _Record(_Strict):
             engine=self.engine,
             settings=settings,
             costs=LinearStages(tuple(time.scale), time.base, time.per_token),
-            requests=tuple(Request(r.id, r.arrival, r.prompt_tokens, r.output_tokens) for r in self.requests),
+            requests=tuple(request.request() for request in self.requests),
             steps=tuple(Step(step.dispatch, step.start, step.end, step.tokens) for step in self.steps),
             makespan_s=self.makespan,
             stage_busy_s=tuple(self.stage_busy),
+            counts={key: count for key in _COUNTS if (count := getattr(self, key)) is not None},
         )
 
 

@@ -10,14 +10,18 @@ Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, _preempt_request, up
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from partitune.engines.regimes import Regime
+from partitune.sim.admission import admit
+from partitune.sim.chunks import next_chunk
 from partitune.sim.cohort import Cohort, Live, crossing_key
-from partitune.sim.inputs import SchedulerSettings
+from partitune.sim.inputs import BatchCap, SchedulerSettings
 from partitune.sim.kv import KvPool
+from partitune.sim.waiting import Waiting
+from partitune.sim.walk import Walk, move
 
 
 @dataclass(slots=True)
@@ -33,13 +37,32 @@ class Plan:
     token_s: float  # when the decodes' newest tokens are on every stage
 
 
+@dataclass(slots=True)
+class Limits:
+    """What a step may still hold."""
+
+    tokens: int
+    threshold: int  # most tokens of one prompt chunk; 0: no such limit
+    requests: int = sys.maxsize
+    decodes: int = sys.maxsize
+    no_prompts: bool = False  # neither chunks nor newcomers
+
+    def spend(self, tokens: int, *, decodes: bool) -> None:
+        """One request takes `tokens`; negative: gives them back."""
+        requests = 1 if tokens > 0 else -1
+        self.tokens -= tokens
+        self.requests -= requests
+        if decodes:
+            self.decodes -= requests
+
+
 class Scheduler:
     """The scheduler of one engine core."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
         self.pool = KvPool(settings)
-        self.waiting: deque[Live] = deque()
+        self.waiting = Waiting(settings.scheduling_policy)
         self.running: list[Live] = []  # in order of admission
         self.reading: list[Live] = []  # those of `running` whose prompt is not read to its end
         self.due: deque[Cohort] = deque()  # cohorts that may be scheduled, ordered by eligible_step
@@ -47,6 +70,9 @@ class Scheduler:
         self.delivered_step = 0
         self.finished_unflushed = False  # the engine tells the workers in one more step
         self.preemptions = 0
+        self.prefix_queries = self.prefix_hits = 0
+        self.wave_step = 0  # since when there was always a request to serve
+        self.waiting_bound = False  # the last step that could admit prompts left some waiting
         self.quiet_steps = 0  # since anything but whole cohorts decoding happened
         # R1 schedules past a request's last token, but never past the model's length.
         self.at_length_limit = False
@@ -56,37 +82,68 @@ class Scheduler:
         """True while the engine core keeps calling `schedule`."""
         return bool(self.running or self.waiting or self.finished_unflushed)
 
+    def add(self, live: Live) -> None:
+        """A request has arrived."""
+        prefix = live.request.prefix
+        live.shared_blocks = 0 if prefix is None else prefix.tokens // self.settings.block_size
+        self.waiting.add(live)
+
     def schedule(self) -> Plan | None:
         """The next step; None for an empty one."""
+        limits = self._limits()
         self.step += 1
         self.quiet_steps += 1
         self.finished_unflushed = False
         due = self._take_due()
         if not (due or self.reading or self.waiting):
+            if not self.running:
+                self.wave_step = self.step
+            self.waiting_bound = False
             return None
-        settings = self.settings
-        threshold = settings.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
-        budget = settings.max_num_batched_tokens
         chunks: list[tuple[Live, int]] = []
         preempted = False
         if due or self.reading:
             decodes = sum(len(cohort.members) for cohort in due)
-            chunks = [(live, new) for live in self.reading if (new := self._chunk(live, budget, threshold))]
+            if not limits.no_prompts:
+                chunks = [(live, new) for live in self.reading if (new := self.chunk(live, limits))]
             wanted = decodes + sum(new for _, new in chunks)
-            if wanted <= budget and self._allocate_all(due, chunks):
-                budget -= wanted
+            fits = decodes <= limits.decodes and decodes + len(chunks) <= limits.requests and wanted <= limits.tokens
+            if fits and self._allocate_all(due, chunks):
+                limits.tokens -= wanted
+                limits.requests -= decodes + len(chunks)
             else:
                 self.quiet_steps = 0
                 before = self.preemptions
-                due, chunks, budget = self._walk(due, budget, threshold)
+                due, chunks = Walk(self, due, limits).run()
                 preempted = self.preemptions > before
         if self.waiting and not preempted:
-            self._admit(chunks, budget, threshold)
+            chunks += admit(self, limits)
+        if limits.no_prompts:
+            if self.waiting:
+                self.quiet_steps = 0
+        elif not preempted and self.settings.prefill_schedule_interval > 1:
+            self.waiting_bound = any(not live.deferred for live in self.waiting)
         if chunks or len(due) > 1:
             self.quiet_steps = 0
         if not due and not chunks:
             return None
         return self._commit(due, chunks)
+
+    def _limits(self) -> Limits:
+        """What the step to come may hold."""
+        settings = self.settings
+        unfinished = len(self.running) + len(self.waiting)
+        threshold = settings.long_prefill_token_threshold if unfinished > 1 else 0
+        limits = Limits(settings.max_num_batched_tokens, threshold)
+        if settings.batch_cap is not BatchCap.NONE and settings.stages > 1:
+            if settings.batch_cap is BatchCap.DECODE and settings.regime is Regime.R3:
+                limits.decodes = -(-settings.max_num_seqs // settings.stages)
+            elif settings.batch_cap is BatchCap.ALL and settings.regime in (Regime.R3, Regime.R4):
+                limits.requests = -(-min(unfinished, settings.max_num_seqs) // settings.stages)
+        interval = settings.prefill_schedule_interval
+        if interval > 1 and (self.step - self.wave_step) % interval and not self.waiting_bound:
+            limits.no_prompts = len(self.reading) < len(self.running)
+        return limits
 
     def _take_due(self) -> list[Cohort]:
         """Cohorts whose turn it is, without members that already wait for their last token."""
@@ -104,35 +161,11 @@ class Scheduler:
                 taken.append(cohort)
         return taken
 
-    def _chunk(self, live: Live, budget: int, threshold: int) -> int:
-        """Prompt tokens that `live` reads next within `budget`."""
-        if self.step < live.eligible_step:
+    def chunk(self, live: Live, limits: Limits) -> int:
+        """Prompt tokens that a running request reads next."""
+        if limits.no_prompts or self.step < live.eligible_step:
             return 0
-        new = live.to_compute - live.computed
-        if 0 < threshold < new:
-            new = threshold
-        return self._align(live, min(new, budget))
-
-    def _align(self, live: Live, new: int) -> int:
-        """Clip a chunk of a hybrid model so that it ends where a state is kept (_mamba_block_aligned_split)."""
-        settings = self.settings
-        start, tokens = live.computed, live.to_compute
-        prompt_end = max(live.prompt, tokens - 1)
-        if not settings.align_chunks or start >= prompt_end:
-            return new
-        block = settings.block_size
-        end = start + new
-        if end < prompt_end:
-            limit = settings.max_num_batched_tokens
-            if settings.long_prefill_token_threshold:
-                limit = min(limit, settings.long_prefill_token_threshold)
-            aligned = end // block * block
-            if aligned > start or block <= limit:
-                end = aligned
-        stops = [(tokens - 1) // block * block]
-        if start % block:
-            stops.append((start // block + 1) * block)
-        return max(min([stop for stop in stops if start < stop < end], default=end) - start, 0)
+        return next_chunk(self.settings, live, limits.tokens, limits.threshold)
 
     def _allocate_all(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> bool:
         """Give every decode and chunk its blocks, or nobody."""
@@ -151,7 +184,12 @@ class Scheduler:
         if sum(max(0, blocks - live.held) for live, blocks in grants) > pool.free:
             return False
         for live, blocks in grants:
-            self.hold(live, blocks)
+            if blocks < live.held:  # a window lets go of what was in flight: somebody may be admitted now
+                self.quiet_steps = 0
+            pool.hold(live, blocks)
+        if pool.cache is not None:
+            for live, new in chunks:
+                self.write(live, new)
         for cohort in due:
             for live in cohort.fresh:
                 cohort.crossing.setdefault(crossing_key(live, block), {})[live] = None
@@ -160,112 +198,26 @@ class Scheduler:
 
     def hold(self, live: Live, blocks: int) -> None:
         """Give `live` so many blocks in all."""
-        self.pool.free += live.held - blocks
-        live.held = blocks
+        self.pool.hold(live, blocks)
 
-    def _walk(self, due: list[Cohort], budget: int, threshold: int) -> tuple[list[Cohort], list[tuple[Live, int]], int]:
-        """Schedule the running requests one by one, in order; returns whole cohorts, chunks and the budget left."""
-        chunks: list[tuple[Live, int]] = []
-        granted: dict[Live, None] = {}
-        turn: set[Cohort | None] = set(due)
-        index = 0
-        while index < len(self.running) and budget > 0:
-            live = self.running[index]
-            new = blocks = 0
-            if live.cohort in turn:
-                new = 1
-                blocks = self.pool.blocks(live.context + 1)
-            elif live.reading:
-                new = self._chunk(live, budget, threshold)
-                blocks = self.pool.blocks(live.computed + new, live.in_flight + new)
-            if new:
-                if not self._make_room(live, blocks):
-                    break
-                self.hold(live, blocks)
-                if live.reading:
-                    chunks.append((live, new))
-                else:
-                    granted[live] = None
-                budget -= new
-            index += 1
-        return self._split(due, granted), chunks, budget
+    def write(self, live: Live, new: int) -> None:
+        """A chunk of `new` tokens got its blocks: what it fills can be found from now on."""
+        if self.pool.cache is not None:
+            self.pool.cache.write(live, live.computed, live.computed + new, self.step, self.pool.free)
 
-    def _make_room(self, live: Live, blocks: int) -> bool:
-        """Preempt from the end of the running list until `live` can hold `blocks`; False when it preempts itself."""
-        while blocks - live.held > self.pool.free:
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is live:
-                return False
-        return True
-
-    def _split(self, due: list[Cohort], granted: dict[Live, None]) -> list[Cohort]:
-        """Cohorts made of exactly the granted members; who was left out stays due."""
-        whole = []
-        left_out = []
-        for cohort in due:
-            chosen = [live for live in cohort.members if live in granted]
-            if len(chosen) < len(cohort.members):
-                left_out.append(cohort)
-                if chosen:
-                    part = Cohort()
-                    part.token_s = cohort.token_s
-                    self._move(chosen, part)
-                    whole.append(part)
-            elif chosen:
-                whole.append(cohort)
-        self.due.extendleft(reversed(left_out))
-        return whole
-
-    def _move(self, lives: Iterable[Live], cohort: Cohort) -> None:
-        for live in lives:
-            if live.cohort is not None:
-                live.cohort.remove(live, self.settings.block_size)
-            cohort.add(live)
-
-    def _preempt(self, live: Live) -> None:
-        """Free everything of the youngest running request; it will read prompt and output again."""
-        self.running.pop()
+    def preempt(self, live: Live, cached_tokens: int) -> None:
+        """Take everything from a running request; it will read prompt and output again."""
+        self.running.remove(live)
         if live.cohort is not None:
             live.cohort.remove(live, self.settings.block_size)
         if live.reading:
             self.reading.remove(live)
             live.reading = False
-        self.hold(live, 0)
+        self.pool.release(live, cached_tokens, comes_back=True)
         live.computed = 0
-        self.waiting.appendleft(live)
+        live.preempted = True
+        self.waiting.put_back(live)
         self.preemptions += 1
-
-    def _admit(self, chunks: list[tuple[Live, int]], budget: int, threshold: int) -> None:
-        """Move requests from waiting to running while budget, seats and blocks last."""
-        settings, pool = self.settings, self.pool
-        skipped: list[Live] = []
-        while budget > 0 and self.waiting and len(self.running) < settings.max_num_seqs:
-            live = self.waiting[0]
-            if live.last_step > self.delivered_step:  # preempted, with tokens still in flight
-                skipped.append(self.waiting.popleft())
-                continue
-            new = live.to_compute
-            if 0 < threshold < new:
-                new = threshold
-            if not settings.enable_chunked_prefill and new > budget:
-                break
-            new = self._align(live, min(new, budget))
-            if new == 0:
-                break
-            free = pool.free - (pool.watermark if self.running else 0)
-            if settings.reserve_full_isl and pool.admission_blocks(live.to_compute) > free:
-                break
-            blocks = pool.blocks(new, new)
-            if blocks > free:
-                break
-            self.hold(live, blocks)
-            self.running.append(self.waiting.popleft())
-            self.reading.append(live)
-            live.reading = True
-            chunks.append((live, new))
-            budget -= new
-        self.waiting.extendleft(reversed(skipped))
 
     def _commit(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> Plan:
         """Advance everyone in the step; who samples in it is one cohort from now on."""
@@ -274,7 +226,7 @@ class Scheduler:
         for other in due:
             if cohort is not None and other is not cohort:
                 cohort.token_s = max(cohort.token_s, other.token_s)
-                self._move(list(other.members), cohort)
+                move(list(other.members), cohort, self.settings.block_size)
         plan = Plan(step, [], cohort, 0, 0, 0, 0.0)
         if cohort is not None:
             plan.decodes = len(cohort.members)
@@ -291,7 +243,7 @@ class Scheduler:
                 self.reading.remove(live)
                 live.reading = False
                 cohort.add(live)
-                if self.settings.regime is Regime.R1:
+                if self.settings.regime is Regime.R1 or (live.request.stops_early and self.cadence):
                     total = live.prompt + live.target + self.settings.slots
                     self.at_length_limit |= total > self.settings.max_model_len
         if cohort is not None:
@@ -303,6 +255,9 @@ class Scheduler:
         cohort.scheduled += 1
         cohort.context += len(cohort.members)
         cohort.last_step = self.step
+        if self.pool.cache is not None:
+            cohort.steps.append(self.step)
+            cohort.seen_step = self.delivered_step
         if self.cadence:
             cohort.eligible_step = self.step + self.cadence
             self.due.append(cohort)
@@ -332,6 +287,9 @@ class Scheduler:
             cohort.stopping += cohort.will_stop.pop(cohort.delivered)
         if cohort.delivered in cohort.ending:
             finished = cohort.ending.pop(cohort.delivered)
+            if self.pool.cache is not None and len(finished) > 1:  # who is first forgotten is as in the engine
+                ended = set(finished)
+                finished = [live for live in (*self.running, *self.waiting) if live in ended]
             for live in finished:
                 self._finish(live)
             self.quiet_steps = 0
@@ -344,7 +302,9 @@ class Scheduler:
             live.cohort.remove(live, self.settings.block_size)
         if live in self.running:
             self.running.remove(live)
-        else:
+            self.pool.release(live, live.prompt + live.target - 1, comes_back=False)
+        else:  # preempted with its last token in flight: holds nothing
             self.waiting.remove(live)
-        self.hold(live, 0)
         self.finished_unflushed = True
+        if not (self.running or self.waiting):
+            self.wave_step = self.step

@@ -1,7 +1,7 @@
 """SGLang's dynamic chunking: later chunks of a long prompt shrink so that each takes as long as the first.
 
-Decision: the engine fits a parabola to times of stage 0 at start-up; here the parabola is the input, and `profiled` fits
-it to simulated times of stage 0 in the same way, so that a partition changes the law as it does in the engine.
+Decision: the engine fits a parabola to times of stage 0 at start-up; here the parabola is the input, and `profiled`
+fits it to simulated times of stage 0 in the same way, so that a partition changes the law as it does in the engine.
 
 Source: SGLang 0.5.23 `srt/managers/scheduler_components/dynamic_chunk_sizer.py`.
 """
@@ -19,6 +19,7 @@ _ALIGN = 64  # smallest grid of a dynamic chunk
 _MARGIN = 100  # tokens kept free of the context
 _SAMPLES = 128
 _FEWEST = 8
+_FLAT = 1e-9  # share of the time below which curvature is rounding, not attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class ChunkLaw:
     smooth: float = 0.75  # SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR: 1 follows the law, 0 stays at the first chunk
 
     def next_chunk(self, history: int, base: int, page_size: int, max_model_len: int, most: int) -> int | None:
-        """Tokens of the chunk after `history`, when the first has `base` and none may have over `most`; None: `base`."""
+        """Tokens of the chunk after `history`; the first has `base`, none has over `most`. None: `base` again."""
         target = self.a * base * base + self.b * base
         slope = 2 * self.a * history + self.b
         ideal = (-slope + math.sqrt(slope * slope + 4 * self.a * target)) / (2 * self.a)
@@ -61,4 +62,4 @@ class ChunkLaw:
             return None
         seconds = [costs.compute_s(prefill(length))[0] for length in lengths]
         a, b, _ = np.polyfit(np.array(lengths, dtype=np.float64), np.array(seconds), 2)
-        return cls(float(a), max(float(b), 0.0), smooth) if a > 0 else None
+        return cls(float(a), max(float(b), 0.0), smooth) if a * most * most > _FLAT * max(seconds) else None

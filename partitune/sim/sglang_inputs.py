@@ -1,8 +1,7 @@
 """What SGLang's scheduler looks at, as one frozen value.
 
-Decision: names are SGLang's own wherever it has one, so that a setting can be found in its documentation. Prefix caching
-between requests is left out as for vLLM (every prompt is new); the radix cache itself is not, because a request that was
-retracted finds its prompt there again.
+Decision: names are SGLang's own wherever it has one, so that a setting can be found in its documentation. Prompts share
+no prefix; the radix cache is here all the same, because a request that was retracted may find its prompt there again.
 
 Source: SGLang 0.5.23 `srt/arg_groups/fields/schedule.py`, `srt/arg_groups/fields/parallel.py`, `srt/environ.py`.
 """
@@ -54,7 +53,7 @@ class SglangSettings:
             self._at_least(key, 0)
         if self.schedule_conservativeness < 0:
             raise SpecError(
-                f"SGLang settings: schedule_conservativeness is {self.schedule_conservativeness}; it must not be negative"
+                f"SGLang settings: schedule_conservativeness {self.schedule_conservativeness} must not be negative"
             )
         if self.chunked_prefill_size and self.chunked_prefill_size % self.page_size:
             raise SpecError(

@@ -135,8 +135,8 @@ class KvTokens:
         self.make_room(wanted_free)
         if tokens > self.free:
             raise OutOfMemory(
-                f"{what} needs {tokens} KV tokens, {self.free} of {self.total} are free and none can be evicted: SGLang "
-                "stops here with 'out of memory'; lower the chunk or the requests in flight, or give it more KV",
+                f"{what} needs {tokens} KV tokens, {self.free} of {self.total} are free and none can be evicted: "
+                "SGLang stops here with 'out of memory'; lower the chunk or the requests in flight, or give it more KV",
                 excess=float(tokens - self.free),
             )
         self.free -= tokens

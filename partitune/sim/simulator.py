@@ -77,6 +77,11 @@ def _check(requests: Sequence[Request], settings: SchedulerSettings, costs: Stag
             raise SpecError(f"request {request.id}: prompt_tokens and output_tokens must be 1 or more")
         if not 0.0 <= request.arrival_s < math.inf:
             raise SpecError(f"request {request.id}: arrival_s is {request.arrival_s}; it must be a time of 0 or later")
+        if request.prefix is not None and not 0 <= request.prefix.tokens <= request.prompt_tokens:
+            raise SpecError(
+                f"request {request.id}: a prefix of {request.prefix.tokens} tokens is not part of a prompt of "
+                f"{request.prompt_tokens}"
+            )
         if total > settings.max_model_len:
             raise SpecError(
                 f"request {request.id}: {request.prompt_tokens} prompt and {request.output_tokens} output tokens "

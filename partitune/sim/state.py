@@ -53,8 +53,8 @@ class EngineState:
         """Let the client send what it can by now."""
         while self.client.next_s <= self.now:
             request, sent_s = self.client.send()
-            live = self.lives[request.id] = Live(request, sent_s)
-            self.scheduler.waiting.append(live)
+            live = self.lives[request.id] = Live(request, sent_s, len(self.lives))
+            self.scheduler.add(live)
 
     def dispatch(self, plan: Plan) -> None:
         """Send a step to the stages and put it in the queue."""
@@ -63,7 +63,8 @@ class EngineState:
             prompt_tokens += new
             pairs += new * (past + (new + 1) / 2)
         context = self.rounded(plan.decode_context, plan.decodes)
-        cost = self.pipeline.cost(prompt_tokens, pairs, plan.decodes, context, plan.sampled)
+        padding = self.settings.padding(prompt_tokens, plan.decodes)
+        cost = self.pipeline.cost(prompt_tokens, pairs, plan.decodes, context, plan.sampled, padding)
         passage = self.push(plan, cost)
         self.prompt_tokens += prompt_tokens
         if self.steps is not None:
@@ -134,5 +135,7 @@ class EngineState:
             batch_tokens=self.prompt_tokens + self.decode_tokens,
             preemptions=self.scheduler.preemptions,
             in_pipeline_s=self.in_pipeline,
+            prefix_cache_queries=self.scheduler.prefix_queries,
+            prefix_cache_hits=self.scheduler.prefix_hits,
             steps=tuple(self.steps or ()),
         )

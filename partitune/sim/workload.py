@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from partitune.errors import SpecError
-from partitune.sim.inputs import Request
+from partitune.sim.inputs import Request, SharedPrefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,14 @@ class RandomWorkload:
     rate_req_s: float = math.inf  # inf: all at once
     burstiness: float = 1.0  # gamma shape of the gaps: 1 is a Poisson process, below 1 burstier, inf even
     seed: int = 0
+    prefix_tokens: int = 0  # the same in front of every prompt, on top of its own (`--random-prefix-len`)
 
     def __post_init__(self) -> None:
         for key in ("count", "prompt_tokens", "output_tokens"):
             if getattr(self, key) < 1:
                 raise SpecError(f"random workload: {key} is {getattr(self, key)}; it must be 1 or more")
+        if self.prefix_tokens < 0:
+            raise SpecError(f"random workload: prefix_tokens is {self.prefix_tokens}; it must be 0 or more")
         if not 0.0 <= self.range_ratio < 1.0:
             raise SpecError(f"random workload: range_ratio is {self.range_ratio}; it must be in [0, 1)")
         for key in ("rate_req_s", "burstiness"):
@@ -71,8 +74,10 @@ class RandomWorkload:
         prompts = self._lengths(lengths, self.prompt_tokens)
         outputs = self._lengths(lengths, self.output_tokens)
         arrivals = self._arrivals()
+        shared = self.prefix_tokens
+        prefix = SharedPrefix("random", shared) if shared else None
         return [
-            Request(str(number), float(arrival), max(1, int(prompt)), max(1, int(output)))
+            Request(str(number), float(arrival), shared + max(1, int(prompt)), max(1, int(output)), prefix=prefix)
             for number, (arrival, prompt, output) in enumerate(zip(arrivals, prompts, outputs, strict=True))
         ]
 

@@ -32,6 +32,7 @@ class Budget(StrictModel):
 
     trials: Annotated[int, whole(1, 1_000_000, "candidates measured")] = 60
     hours: Annotated[float | None, number(0, 8760, "wall-clock hours", above=True)] = None
+    gpu_hours: Annotated[float | None, number(0, 1e9, "GPU-hours: GPUs × duration of trials", above=True)] = None
 
 
 def _printable(text: str) -> str:
@@ -89,7 +90,7 @@ class SearchSpace(SpecFile):
         AfterValidator(_no_seed_twice),
         allowed("a list of partitions such as 10,11,12, or of mappings with partition, knobs, env"),
     ] = ()
-    budget: Annotated[Budget, allowed("a mapping with trials, hours")] = Budget()
+    budget: Annotated[Budget, allowed("a mapping with trials, hours, gpu_hours")] = Budget()
     random_seed: Annotated[int, whole(0, 2**32 - 1, "equal seeds, equal searches")] = 0
 
     @property

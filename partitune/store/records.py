@@ -6,13 +6,18 @@ study into a new sampler teaches it exactly what it knew. What cannot be read ba
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from sqlalchemy import Row
+
+from partitune.errors import StoreError
 from partitune.result import Candidate, Measurement, Outcome, Result, StageReport, flaw_in
 from partitune.store.cells import Cells, to_json, to_partition
 from partitune.store.schema import StageRow, StudyRow, TrialRow
@@ -20,6 +25,8 @@ from partitune.store.schema import StageRow, StudyRow, TrialRow
 _MAX_DURATION_S = 1e9  # 31 years: beyond it a start time cannot be computed
 #: Fields of a Measurement that have a column or a table of their own; the rest share one JSON cell.
 _OWN_COLUMNS = frozenset({"metrics", "stages", "simulated"})
+#: Of a stage's columns after its trial, without `kinds`.
+_STAGE_TYPES = [int, int, float, float, float, float, int, int, int, int]
 
 
 class StudyState(StrEnum):
@@ -96,37 +103,37 @@ def _fields(value: Measurement | StageReport) -> dict[str, Any]:
     return found
 
 
-def to_row(study_id: int, number: int, result: Result, origin: str, finished_at: datetime) -> TrialRow:
-    """The row of a finished trial. `result` has no flaw, `finished_at` is UTC."""
+def to_rows(
+    study_id: int, number: int, result: Result, origin: str, finished_at: datetime
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The columns of a finished trial, and of its stages. `result` has no flaw, `finished_at` is UTC."""
     measurement = result.measurement
     partition = to_partition(result.candidate.partition)
-    row = TrialRow(
-        study_id=study_id,
-        number=number,
-        partition=partition,
-        knobs=to_json(dict(result.candidate.knobs)),
-        digest=result.candidate.digest,
-        plan_digest=_digest(partition),
-        origin=origin,
-        outcome=result.outcome.value,
-        reason=printable(result.reason),
-        simulated=None,
-        metrics=None,
-        measurement=None,
-        constraints=to_json(dict(result.constraints)),
-        started_at=(finished_at - timedelta(seconds=result.duration_s)).isoformat(),
-        finished_at=finished_at.isoformat(),
-        duration_s=result.duration_s,
-    )
-    if measurement is not None:
-        rest = {name: value for name, value in _fields(measurement).items() if name not in _OWN_COLUMNS}
-        row.simulated = measurement.simulated
-        row.metrics = to_json(dict(measurement.metrics))
-        row.measurement = to_json({**rest, "constraints": dict(measurement.constraints)})
-        row.stages = [
-            StageRow(**_fields(stage) | {"kinds": to_json(dict(stage.kinds))}) for stage in measurement.stages
-        ]
-    return row
+    trial = {
+        "study_id": study_id,
+        "number": number,
+        "partition": partition,
+        "knobs": to_json(dict(result.candidate.knobs)),
+        "digest": result.candidate.digest,
+        "plan_digest": _digest(partition),
+        "origin": origin,
+        "outcome": result.outcome.value,
+        "reason": printable(result.reason),
+        "simulated": None,
+        "metrics": None,
+        "measurement": None,
+        "constraints": to_json(dict(result.constraints)),
+        "started_at": (finished_at - timedelta(seconds=result.duration_s)).isoformat(),
+        "finished_at": finished_at.isoformat(),
+        "duration_s": float(result.duration_s),
+    }
+    if measurement is None:
+        return trial, []
+    rest = {name: value for name, value in _fields(measurement).items() if name not in _OWN_COLUMNS}
+    trial["simulated"] = measurement.simulated
+    trial["metrics"] = to_json(dict(measurement.metrics))
+    trial["measurement"] = to_json({**rest, "constraints": dict(measurement.constraints)})
+    return trial, [_fields(stage) | {"kinds": to_json(dict(stage.kinds))} for stage in measurement.stages]
 
 
 def printable(reason: str) -> str:
@@ -134,13 +141,13 @@ def printable(reason: str) -> str:
     return reason.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
-def trial_record(row: TrialRow, study: str, database: str) -> TrialRecord:
-    """The trial of a stored row. Raises StoreError for a damaged cell."""
+def trial_record(row: Row[Any], stages: Sequence[Row[Any]], study: str, database: str) -> TrialRecord:
+    """The trial of a row of `TrialRow` and the rows of `StageRow` it has. Raises StoreError for a damaged cell."""
     cells = Cells(database, TrialRow.__tablename__, f"trial {row.number} of study {study}")
     outcome = cells.one_of("outcome", row.outcome, Outcome)
     measurement = None
     if row.metrics is not None or outcome is Outcome.OK:
-        measurement = _measurement(row, cells, study)
+        measurement = _measurement(row, stages, cells, study)
     result = Result(
         candidate=Candidate(cells.partition("partition", row.partition), cells.mapping("knobs", row.knobs)),
         outcome=outcome,
@@ -160,19 +167,36 @@ def trial_record(row: TrialRow, study: str, database: str) -> TrialRecord:
     )
 
 
-def _measurement(row: TrialRow, cells: Cells, study: str) -> Measurement:
+def _measurement(row: Row[Any], stages: Sequence[Row[Any]], cells: Cells, study: str) -> Measurement:
     metrics = cells.numbers("metrics", row.metrics)
     simulated = cells.boolean("simulated", row.simulated)
     rest = cells.mapping("measurement", row.measurement)
-    stages = tuple(_stage(stage, f"trial {row.number} of study {study}", cells.database) for stage in row.stages)
+    reports = tuple(_sound_stage(stage) or _stage(stage, row.number, study, cells.database) for stage in stages)
     try:
-        return Measurement(metrics=metrics, stages=stages, simulated=simulated, **rest)
+        return Measurement(metrics=metrics, stages=reports, simulated=simulated, **rest)
     except TypeError:
         cells.reject("measurement", row.measurement, "the rest of a measurement (regime, kv_blocks, ...)")
 
 
-def _stage(row: StageRow, trial: str, database: str) -> StageReport:
-    cells = Cells(database, StageRow.__tablename__, f"stage {row.stage} of {trial}")
+def _sound_stage(row: Row[Any]) -> StageReport | None:
+    """The report of a row in which everything is what it should be: nearly all, and there are many of them."""
+    _, stage, layers, kinds, *figures = tuple(row)
+    if [type(value) for value in (stage, layers, *figures)] != _STAGE_TYPES or not math.isfinite(sum(figures[:4])):
+        return None
+    counts = _counts(kinds)
+    return None if counts is None else StageReport(stage, layers, counts, *figures)
+
+
+@functools.lru_cache(maxsize=1024)
+def _counts(text: str) -> Mapping[str, int] | None:
+    try:
+        return Cells("", "", "").counts("kinds", text)
+    except StoreError:
+        return None
+
+
+def _stage(row: Row[Any], trial: int, study: str, database: str) -> StageReport:
+    cells = Cells(database, StageRow.__tablename__, f"stage {row.stage} of trial {trial} of study {study}")
     return StageReport(
         stage=cells.integer("stage", row.stage),
         layers=cells.integer("layers", row.layers),

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Engine, func, select, update
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy import ColumnElement, Engine, Row, delete, func, insert, select, update
+from sqlalchemy.orm import Session
 
 from partitune import __version__
 from partitune.errors import StoreError
@@ -27,7 +28,7 @@ from partitune.result import Outcome, Result, flaw_in
 from partitune.store.cells import to_json
 from partitune.store.connection import connect, for_writing
 from partitune.store.faults import explained
-from partitune.store.location import check_readable, check_writable, locate
+from partitune.store.location import Location, check_readable, check_writable, locate
 from partitune.store.migrations import check, migrate
 from partitune.store.records import (
     StudyRecord,
@@ -37,20 +38,29 @@ from partitune.store.records import (
     printable,
     spec_digest,
     study_record,
-    to_row,
+    to_rows,
     trial_record,
 )
-from partitune.store.schema import StudyRow, TrialRow
+from partitune.store.schema import StageRow, StudyRow, TrialRow
 from partitune.store.spec_changes import changes
-from partitune.store.writer import WriterLock, lock_for_writing
+from partitune.store.writer import WriterLock, holder_of, lock_for_writing
+
+
+class SpecChanged(StoreError):
+    """A study was to go on under another spec. `keys` are the top-level keys that changed."""
+
+    def __init__(self, message: str, keys: set[str]) -> None:
+        super().__init__(message)
+        self.keys = keys
 
 
 class Store:
     """An open results database. A context manager; every error is a StoreError that names the database."""
 
-    def __init__(self, label: str, engine: Engine, lock: WriterLock | None) -> None:
+    def __init__(self, location: Location, engine: Engine, lock: WriterLock | None) -> None:
         """Use `Store.open`."""
-        self.label = label
+        self.label = location.label
+        self._location = location
         self.engine = engine
         self._lock = lock
 
@@ -67,7 +77,7 @@ class Store:
         if location.path is not None:
             (check_readable if read_only else check_writable)(location.path, label)
         engine = connect(location, read_only=read_only)
-        store = cls(label, engine, None)
+        store = cls(location, engine, None)
         try:
             if not read_only:
                 store._lock = lock_for_writing(location, engine)
@@ -152,11 +162,18 @@ class Store:
             return study_record(row, self.label)
 
     def resume(
-        self, name: str, resolved_spec: Mapping[str, Any], *, runner: str, may_differ: Collection[str] = ()
+        self,
+        name: str,
+        resolved_spec: Mapping[str, Any],
+        *,
+        runner: str,
+        may_differ: Collection[str] = (),
+        accepted: Collection[str] = (),
     ) -> StudyRecord:
-        """Go on with an existing study, whose spec and runner must be the same.
+        """Go on with an existing study, whose spec and runner must be the same; its new spec is stored.
 
-        `may_differ` names top-level keys of the spec that do not change what a trial means, such as a budget.
+        `may_differ` names top-level keys of the spec that do not change what a trial means, such as a budget;
+        `accepted` further ones, whose changes somebody asked for.
         """
         self._check_spec(name, resolved_spec)
         with self._writing() as session:
@@ -167,12 +184,15 @@ class Store:
             found = changes(before, after)
             if record.runner != runner:
                 found.append(f"runner: {record.runner!r} -> {runner!r}")
-            if found:
-                shown = "; ".join(found[:8]) + (f"; and {len(found) - 8} more" if len(found) > 8 else "")
-                raise StoreError(
+            refused = [change for change in found if re.split(r"[.\[:]", change)[0] not in accepted]
+            if refused:
+                shown = "; ".join(refused[:8]) + (f"; and {len(refused) - 8} more" if len(refused) > 8 else "")
+                raise SpecChanged(
                     f"{self.label}: the study {name} was started with another spec. Changed: {shown}. "
-                    f"Undo that, or start a new study, such as {_first_free(name, self._names(session))}"
+                    f"Undo that, or start a new study, such as {_first_free(name, self._names(session))}",
+                    {re.split(r"[.\[:]", change)[0] for change in refused},
                 )
+            row.spec, row.spec_digest = to_json(given), spec_digest(given)
             row.state, row.finished_at = StudyState.RUNNING.value, None
             session.flush()
             return study_record(row, self.label)
@@ -198,6 +218,25 @@ class Store:
         with self._reading() as session:
             return _first_free(base, self._names(session))
 
+    def writer(self) -> str:
+        """Who writes to the database now, in words; empty when nobody does."""
+        return holder_of(self._location, self.engine)
+
+    def delete_study(self, name: str) -> None:
+        """Remove a study with its trials. The one thing that is ever deleted, and only by name."""
+        with self._writing() as session:
+            study_id = self._row(session, name).id
+            trials = select(TrialRow.id).where(TrialRow.study_id == study_id)
+            session.execute(delete(StageRow).where(StageRow.trial_id.in_(trials)))
+            session.execute(delete(TrialRow).where(TrialRow.study_id == study_id))
+            session.execute(delete(StudyRow).where(StudyRow.id == study_id))
+
+    def compact(self) -> None:
+        """Give the free pages of an SQLite file back to the disk; a server does that by itself."""
+        if self._location.path is not None:
+            with explained(self.label), closing(self.engine.raw_connection()) as connection:
+                connection.cursor().execute("VACUUM")
+
     # Trials
 
     def record(
@@ -211,27 +250,56 @@ class Store:
             raise StoreError(f"{self.label}: trial {number} of study {study} cannot be stored: {flaw}")
         with self._writing() as session:
             study_id = self._row(session, study).id
-            taken = session.scalar(_trials(study_id).where(TrialRow.number == number))
-            if taken is None:
-                session.add(to_row(study_id, number, result, origin, finished_at or datetime.now(UTC)))
-            elif not _same(trial_record(taken, study, self.label), result, origin):
+            taken = self._load(session, study, TrialRow.study_id == study_id, TrialRow.number == number)
+            if not taken:
+                self._insert(session, study_id, number, result, origin, finished_at or datetime.now(UTC))
+            elif not _same(taken[0], result, origin):
                 raise StoreError(
                     f"{self.label}: trial {number} of study {study} is already stored with another result, "
                     "and stored trials never change"
                 )
 
-    def trials(self, study: str) -> list[TrialRecord]:
-        """All finished trials of a study, by number."""
+    def _insert(
+        self, session: Session, study_id: int, number: int, result: Result, origin: str, finished_at: datetime
+    ) -> None:
+        trial, stages = to_rows(study_id, number, result, origin, finished_at)
+        trial_id = session.scalar(insert(TrialRow).values(trial).returning(TrialRow.id))
+        if stages:
+            session.execute(insert(StageRow.__table__), [{"trial_id": trial_id, **stage} for stage in stages])  # type: ignore[arg-type]
+
+    def trials(self, study: str, *, stages: bool = True) -> list[TrialRecord]:
+        """All finished trials of a study, by number. Without `stages`, most of the data, a third of the time."""
         with self._reading() as session:
-            rows = session.scalars(_trials(self._row(session, study).id).order_by(TrialRow.number))
-            return [trial_record(row, study, self.label) for row in rows]
+            return self._load(session, study, TrialRow.study_id == self._row(session, study).id, stages=stages)
+
+    def trial(self, study: str, number: int) -> TrialRecord:
+        """One trial by number."""
+        with self._reading() as session:
+            found = self._load(
+                session, study, TrialRow.study_id == self._row(session, study).id, TrialRow.number == number
+            )
+        if not found:
+            raise StoreError(f"{self.label}: study {study} has no trial {number}")
+        return found[0]
 
     def find_measured(self, study: str, digest: str) -> TrialRecord | None:
         """The first trial of a candidate, by `Candidate.digest`. Lost ones do not count: those are run again."""
         with self._reading() as session:
+            of_study = TrialRow.study_id == self._row(session, study).id
             same = (TrialRow.digest == digest, TrialRow.outcome != Outcome.LOST)
-            row = session.scalar(_trials(self._row(session, study).id).where(*same).order_by(TrialRow.number).limit(1))
-            return None if row is None else trial_record(row, study, self.label)
+            first = session.scalar(select(func.min(TrialRow.number)).where(of_study, *same))
+            return None if first is None else self._load(session, study, of_study, TrialRow.number == first)[0]
+
+    def _load(
+        self, session: Session, study: str, *which: ColumnElement[bool], stages: bool = True
+    ) -> list[TrialRecord]:
+        # Plain rows: mapped objects of ten thousand trials with their stages cost seconds and are thrown away at once.
+        found: dict[int, list[Row[Any]]] = {}
+        wanted = select(*StageRow.__table__.c).join(TrialRow, StageRow.trial_id == TrialRow.id).where(*which)
+        for stage in session.execute(wanted.order_by(StageRow.trial_id, StageRow.stage)) if stages else ():
+            found.setdefault(stage[0], []).append(stage)
+        rows = session.execute(select(*TrialRow.__table__.c).where(*which).order_by(TrialRow.number))
+        return [trial_record(row, found.get(row.id, ()), study, self.label) for row in rows]
 
     def counts(self, study: str) -> dict[Outcome, int]:
         """Trials by outcome, every outcome named."""
@@ -254,6 +322,9 @@ class Store:
             names = self._names(session)
             near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[-3:]
             known = f"Did you mean {', '.join(near)}?" if near else "The database holds no study yet"
+            if len(names) > len(near):
+                last = names[-10:]
+                known += f" It holds {', '.join(last)}" + (f" and {len(names) - 10} older ones" if names[10:] else "")
             raise StoreError(f"{self.label}: no study {name}. {known}")
         return row
 
@@ -262,10 +333,6 @@ def check_study_name(name: str) -> None:
     """Raise StoreError unless `name` can be the name of a study."""
     if not name or not name.isprintable() or name != name.strip():
         raise StoreError(f"{name!r} is not a study name: use printable characters, no space at either end")
-
-
-def _trials(study_id: int) -> Any:
-    return select(TrialRow).where(TrialRow.study_id == study_id).options(selectinload(TrialRow.stages))
 
 
 def _same(stored: TrialRecord, result: Result, origin: str) -> bool:

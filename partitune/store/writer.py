@@ -12,11 +12,12 @@ import fcntl
 import json
 import os
 import socket
+import struct
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from partitune.errors import StoreError
 from partitune.store.faults import explained
@@ -24,6 +25,9 @@ from partitune.store.location import Location
 
 #: Any fixed number will do; PostgreSQL keeps advisory locks per database.
 _ADVISORY_KEY = 7_274_788_431
+
+#: struct flock of fcntl(2) on Linux: type, whence, start, length, pid.
+_FLOCK = "hhqqi"
 
 #: Record locks do not exclude their own process, and closing any descriptor of the file would drop ours.
 #: The process is part of the key, as a fork inherits the set and not the locks.
@@ -43,6 +47,26 @@ def lock_for_writing(location: Location, engine: Engine) -> WriterLock:
     if location.path is not None:
         return FileLock(location.path, location.label)
     return ServerLock(engine, location.label)
+
+
+def holder_of(location: Location, engine: Engine) -> str:
+    """Who is the writer of `location` now, in words; empty when nobody is. Takes no lock, not even for a moment."""
+    if location.path is None:
+        with explained(location.label), engine.connect() as connection:
+            return _server_holder(connection) or ""
+    path = location.path.with_name(location.path.name + ".lock")
+    if (os.getpid(), path) in _held_here:
+        return f"this process ({os.getpid()})"
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except OSError:
+        return ""  # no writer was ever there, or this is a copy that only can be read
+    try:
+        wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        blocking = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
+        return "" if blocking[0] == fcntl.F_UNLCK else _holder(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class FileLock:
@@ -84,24 +108,26 @@ class ServerLock:
             key = {"key": _ADVISORY_KEY}
             if self._connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), key):
                 return
-            holder = self._connection.execute(
-                text(
-                    "SELECT application_name, client_addr, backend_start"
-                    " FROM pg_stat_activity JOIN pg_locks USING (pid)"
-                    " WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32) | objid::bigint = :key"
-                ),
-                key,
-            ).first()
+            holder = _server_holder(self._connection)
             self._connection.close()
-        name = (
-            "another process" if holder is None else f"{holder[0]} from {holder[1] or 'the server'}, since {holder[2]}"
-        )
-        raise StoreError(_refusal(label, name))
+        raise StoreError(_refusal(label, holder or "another process"))
 
     def release(self) -> None:
         """Close the connection, and the lock with it."""
         self._connection.invalidate()
         self._connection.close()
+
+
+def _server_holder(connection: Connection) -> str | None:
+    holder = connection.execute(
+        text(
+            "SELECT application_name, client_addr, backend_start"
+            " FROM pg_stat_activity JOIN pg_locks USING (pid)"
+            " WHERE locktype = 'advisory' AND granted AND (classid::bigint << 32) | objid::bigint = :key"
+        ),
+        {"key": _ADVISORY_KEY},
+    ).first()
+    return None if holder is None else f"{holder[0]} from {holder[1] or 'the server'}, since {holder[2]}"
 
 
 def _holder(descriptor: int) -> str:

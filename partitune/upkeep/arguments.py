@@ -1,0 +1,82 @@
+"""`partitune status` and `partitune gc`: arguments, and the handlers that `cli.py` calls."""
+# ruff: noqa: T201 - these are handlers of the command line
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+#: Seconds between two looks of `--watch`.
+WATCH_S = 2.0
+
+
+def add_commands(commands: Commands, default_database: str) -> None:
+    """Add `status` and `gc` to the command line."""
+    command = commands.add_parser("status", help="how far a study is, while it runs", description=_STATUS)
+    command.set_defaults(handler=_status)
+    command.add_argument("study", nargs="?", help="study (default: the one created last)")
+    command.add_argument("--watch", action="store_true", help="one line whenever something changed, until it ends")
+    command.add_argument("--db", default=default_database, help=f"results database (default: {default_database})")
+    command.add_argument("--json", action="store_true", help="JSON on stdout, one object a line")
+
+    command = commands.add_parser("gc", help="remove logs that nobody needs, compact the database", description=_GC)
+    command.set_defaults(handler=_collect)
+    command.add_argument("--dry-run", action="store_true", help="say what would go, and stop there")
+    command.add_argument("--older-than", type=float, default=30.0, metavar="DAYS", help="age of logs (default: 30)")
+    command.add_argument(
+        "--delete-study", action="append", default=[], metavar="STUDY", help="also this study, results and all"
+    )
+    command.add_argument("--db", default=default_database, help=f"results database (default: {default_database})")
+
+
+_STATUS = "How far a study is: read from its database, while a search writes to it or after it ended."
+_GC = (
+    "Removes logs of studies that are gone and logs that are old, and gives free space of the database back. Results "
+    "stay, unless a study is named."
+)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from partitune.errors import SpecError
+    from partitune.spec.search_space import SearchSpace
+    from partitune.store import Store
+    from partitune.study import objectives_of
+    from partitune.upkeep.status import look
+
+    with Store.open(arguments.db, read_only=True) as store:
+        studies = store.studies()
+        if not studies:
+            raise SpecError(f"{store.label}: holds no study yet; run partitune search first")
+        record = studies[-1] if arguments.study is None else store.study(arguments.study)
+        spec = SearchSpace.from_mapping(record.spec, source=f"{store.label}: study {record.name}")
+        said: tuple[int, str] | None = None
+        while True:
+            seen = look(store, record.name, objectives_of(spec), spec.budget.trials)
+            line = json.dumps(seen.to_json()) if arguments.json else seen.to_text()
+            if (seen.finished, seen.state) != said:
+                print(line, flush=True)
+            said = (seen.finished, seen.state)
+            if not arguments.watch or not seen.running:
+                return 0
+            time.sleep(WATCH_S)
+
+
+def _collect(arguments: argparse.Namespace) -> int:
+    from partitune.store import Store
+    from partitune.upkeep.collection import find_rubbish, throw_away
+
+    Store.open(arguments.db, read_only=True).close()  # it has to be there: opened for writing, it would be created
+    with Store.open(arguments.db, read_only=arguments.dry_run) as store:
+        rubbish = find_rubbish(store, arguments.db, arguments.older_than, arguments.delete_study)
+        if not arguments.dry_run:
+            throw_away(store, rubbish)
+    verb = "would remove" if arguments.dry_run else "removed"
+    for file, reason in rubbish.logs:
+        print(f"{verb} {file} ({reason})")
+    for study in rubbish.studies:
+        print(f"{verb} study {study} and its trials")
+    print(f"{verb} {len(rubbish.logs)} logs, {rubbish.bytes} bytes; results of other studies stay")
+    return 0
