@@ -19,11 +19,13 @@ from itertools import permutations, product
 from partitune.costs.interface import Batch, StageCosts
 from partitune.drivers.simulator import SimulatorDriver
 from partitune.engines.regimes import Regime
+from partitune.engines.vllm import Vllm
 from partitune.partition.vector import format_partition
 from partitune.problem import Problem, pose
 from partitune.result import Candidate
 from partitune.sim.inputs import DEFAULT_OVERHEADS, SchedulerSettings
 from partitune.sim.simulator import simulate
+from partitune.sim.vllm_deployment import vllm_settings
 from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import load_search_space
 from tests import reference_simulator
@@ -94,7 +96,7 @@ def started(problem: Problem) -> SchedulerSettings:
     candidate = Candidate(problem.default_partition, {})
     deployment = problem.deployment(candidate)
     plan = problem.engine.plan_kv(deployment, candidate.partition, problem.kv_bytes(candidate))
-    return SimulatorDriver(problem).scheduler_settings(deployment, plan)
+    return vllm_settings(Vllm(), deployment, plan)
 
 
 def runner(problem: Problem, settings: SchedulerSettings, costs: StageCosts) -> Callable[[], object]:

@@ -2,41 +2,38 @@
 
 Decision: the planner needs to know how much prefill and how much decode a stage will see under given flags, not when.
 A burst is cut into steps of at most the token budget; requests whose prompts end in one step decode together for life,
-so the number of cohorts, and with it the size of a decode batch, follows from the budget (facts of the scheduler, see
-sim/). In regime R1 everything merges into one batch.
+so the number of cohorts, and with it the size of a decode batch, follows from the budget and from what the engine puts
+into one batch at most (facts of the schedulers, see sim/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from partitune.costs.interface import Batch
-from partitune.engines.regimes import Regime
-from partitune.result import Knob
+from partitune.engines.interface import Flow
 from partitune.sim.inputs import Request
 
 
 def typical_batches(
-    requests: Sequence[Request], concurrency: int | None, stages: int, regime: Regime, settings: Mapping[str, Knob]
+    requests: Sequence[Request], concurrency: int | None, flow: Flow
 ) -> tuple[tuple[Batch, float], ...]:
     """The prefill step and the decode step of a load, each with how often it comes.
 
     Args:
         requests: the load.
         concurrency: most requests outstanding; None: as many as the engine admits.
-        stages: pipeline stages.
-        regime: decides whether cohorts exist.
-        settings: effective flags; `max_num_batched_tokens` and `max_num_seqs` are read.
+        flow: how the engine cuts the load into batches.
     """
     count = len(requests)
     prompt = sum(request.prompt_tokens for request in requests) / count
     output = sum(request.output_tokens for request in requests) / count
-    outstanding = min(count, int(settings["max_num_seqs"]), concurrency or count)
-    chunk = max(1, round(min(int(settings["max_num_batched_tokens"]), outstanding * prompt)))
+    outstanding = min(count, flow.max_requests, concurrency or count)
+    chunk = max(1, round(min(flow.step_tokens, min(outstanding, flow.cohort_requests) * prompt)))
     prefill_steps = count * prompt / chunk
     finished = max(1, round(count / prefill_steps))  # prompts that end in a step
     found = [(Batch(prefill_tokens=chunk, prefill_pairs=chunk * (prompt + 1) / 2, sampled=finished), prefill_steps)]
-    cohorts = 1 if regime is Regime.R1 else min(stages, outstanding, max(1, round(outstanding * prompt / chunk)))
+    cohorts = min(flow.cohorts, outstanding, max(1, round(outstanding * prompt / chunk)))
     together = max(1, round(outstanding / cohorts))
     if output > 1:
         context = round(together * (prompt + output / 2))

@@ -86,10 +86,9 @@ class Planner:
         """Seconds of the whole load per (stage, first layer, end layer)."""
         problem = self._problem
         deployment = problem.start(knobs)
-        settings = problem.engine.effective_knobs(deployment)
-        regime = problem.engine.regime(deployment).regime
+        flow = problem.engine.flow(deployment)
         total = np.zeros((problem.stages, problem.layers + 1, problem.layers + 1))
-        for batch, count in typical_batches(problem.requests, problem.concurrency, problem.stages, regime, settings):
+        for batch, count in typical_batches(problem.requests, problem.concurrency, flow):
             stages = range(problem.stages)
             edge_s = np.array([problem.costs.edge_s(stage, batch) for stage in stages])
             gpu_s = stage_tensor(np.stack([problem.costs.layer_s(stage, batch) for stage in stages]), edge_s)

@@ -20,7 +20,7 @@ from partitune.cluster.hardware import Placement
 from partitune.cluster.links import link
 from partitune.cluster.placement import build_placement
 from partitune.costs.interface import Floats
-from partitune.costs.memory import MemoryModel, MemorySettings, StageMemory
+from partitune.costs.memory import MemoryModel, StageMemory
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines import engine
 from partitune.engines.interface import Deployment, Engine
@@ -107,17 +107,7 @@ class Problem:
         return free if given is None else np.where(np.isfinite(free), float(given), free)
 
     def _memory(self, deployment: Deployment) -> MemoryModel:
-        settings = self.engine.effective_knobs(deployment)
-        return MemoryModel(
-            self.architecture,
-            self.placement,
-            MemorySettings(
-                max_num_batched_tokens=int(settings["max_num_batched_tokens"]),
-                max_num_seqs=int(settings["max_num_seqs"]),
-                gpu_memory_utilization=float(settings["gpu_memory_utilization"]),
-                cuda_graphs=not settings.get("enforce_eager", False),
-            ),
-        )
+        return MemoryModel(self.architecture, self.placement, self.engine.memory_settings(deployment))
 
     def missed_limits(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """How far each limit is missed, as a share of the limit; <= 0 is kept."""
@@ -165,7 +155,9 @@ def pose(space: SearchSpace) -> Problem:
         requests=requests,
         concurrency=concurrency,
         limits=dict(space.slo),
-        costs=RooflineCosts(architecture, placement),
+        costs=RooflineCosts(
+            architecture, placement, expert_kernel=chosen.expert_kernel(architecture, placement.gpus[0])
+        ),
     )
 
 

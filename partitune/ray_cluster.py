@@ -66,7 +66,7 @@ class RayCluster:
                 )
                 self._owned = True
             self._vital = _vital(self._address)
-        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        except Exception as error:  # noqa: BLE001 - Ray raises a bare Exception where a node does not come up
             failures.append(error)
         finally:
             connected.set()

@@ -18,12 +18,14 @@ from typing import Any
 from partitune.cluster.hardware import Link
 from partitune.costs.interface import Batch, StageCosts
 from partitune.drivers.simulator import SimulatorDriver
+from partitune.engines.vllm import Vllm
 from partitune.model.published import find_model
 from partitune.problem import Problem, pose
 from partitune.result import Candidate, Knob, Measurement
 from partitune.sim.inputs import DEFAULT_OVERHEADS, Overheads, SchedulerSettings
 from partitune.sim.run import Run
 from partitune.sim.simulator import simulate
+from partitune.sim.vllm_deployment import vllm_settings
 from partitune.spec.search_space import SearchSpace
 
 #: What each format writes into `quantization_config`; the block FP8 one is Qwen's own.
@@ -95,7 +97,7 @@ def settings_of(posed: Problem, partition: Sequence[int] | None = None, **knobs:
     candidate = _candidate(posed, partition, knobs)
     deployment = posed.deployment(candidate)
     plan = posed.engine.plan_kv(deployment, candidate.partition, posed.kv_bytes(candidate))
-    return SimulatorDriver(posed).scheduler_settings(deployment, plan)
+    return vllm_settings(Vllm(), deployment, plan)
 
 
 def simulated(

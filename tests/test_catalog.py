@@ -18,7 +18,7 @@ from partitune.errors import SpecError
 PACKAGE = Path(partitune.__file__).parent
 SHIPPED = {
     "kimi-k3-pp8-tp2", "kimi-k3-pp8-tp2-h200", "kimi-k3-pp8-tp2-long", "llama-70b-pp4", "deepseek-v3-pp4-tp8",
-    "qwen3-235b-pp4-tp4", "tiny",
+    "qwen3-235b-pp4-tp4", "kimi-k3-pp8-tp2-sglang", "tiny",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ import pytest
 
 from partitune.store import Store, TrialRecord
 from tests.chaos_search import JOURNAL
-from tests.ray_nodes import processes_with
+from tests.ray_nodes import head, processes_with
 
 pytestmark = pytest.mark.chaos
 ROOT = Path(__file__).parent.parent
@@ -218,3 +218,50 @@ def test_twenty_kills_lose_nothing_repeat_nothing_and_leave_nothing(tmp_path: Pa
         else:
             assert set(digests) == {trial.result.candidate.digest for trial in wanted}
     assert killed == KILLS
+
+
+AWAY = """
+import sys, time
+from partitune.errors import ClusterError
+from partitune.pool import RayPool
+from partitune.result import Candidate
+from tests.scripted import ScriptedDriver
+pool = RayPool(ScriptedDriver(), address=sys.argv[1], patience_s=3)
+pool.start()
+pool.submit(Candidate((1,), {"act": "ok"}))
+while (result := pool.next_done(1)) is None:
+    pass
+print(result.outcome, flush=True)
+try:
+    while True:
+        if pool.free_slots:
+            pool.submit(Candidate((2,), {"act": "slow"}))
+        result = pool.next_done(1)
+        if result is not None and result.outcome == "lost":
+            print(result.outcome, pool.free_slots, pool.description, flush=True)
+            pool.submit(result.candidate)
+except ClusterError as error:
+    print("gave up:", error)
+"""
+
+
+def test_a_cluster_that_stays_away_is_waited_for_and_then_given_up() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with ExitStack() as stack:
+        cluster = ExitStack()
+        stack.callback(cluster.close)
+        _, port = cluster.enter_context(head(Path(sys.executable), 1, {"PYTHONPATH": str(ROOT)}))
+        address = f"127.0.0.1:{port}"
+        command = [sys.executable, "-c", AWAY, address]
+        search = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        )
+        stack.callback(search.kill)
+        assert search.stdout is not None
+        assert search.stdout.readline() == "ok\n"
+        cluster.close()
+        said = search.stdout.read()
+        assert search.wait() == 0
+    assert f"lost 0 Ray at {address}: the " in said
+    assert "does not answer; waiting for it" in said
+    assert "and none came back in 0 minutes. Ray at " in said.partition("gave up: the ")[2]

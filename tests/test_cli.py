@@ -90,8 +90,11 @@ LOCAL = ("--pool", "local", "--quiet")
         (("search", "tiny", "--ray-address", "here"), "Ray at here cannot be used: 'here' is not an address"),
         (("search", "tiny", "--ray-address", "127.0.0.1:1"), "Ray at 127.0.0.1:1 cannot be used"),
         (("search", "tiny", "--ray-address", "h:1", "--pool", "local"), "--ray-address: found beside --pool local"),
-        (("search", "tiny", "--set", "engine.name=sglang"), "engine sglang cannot be simulated yet, only vllm can"),
-        (("explain", "tiny", "--set", "engine.name=sglang"), "by itself it splits the layers 18,18"),
+        (
+            ("search", "tiny", "--set", "engine.name=sglang"),
+            "knobs.max_num_batched_tokens: vLLM's name; SGLang has chunked_prefill_size",
+        ),
+        (("explain", "kimi-k3-pp8-tp2-sglang", "--trace", "t.json"), "--trace: only vLLM's pipeline can be drawn"),
         (("search", *NO_YAML[:-1], "3"), "parallel.pp: tp 1 × pp 3 needs 3 GPUs; allowed: at most 2"),
         (("search", *NO_YAML[:-3], "3", "--pp", "1", "--gpus-per-node", "6"), "tensor parallel size 3 does not divide"),
         (("explain", *NO_YAML, "--model", "qwen-8b"), "nearest: qwen3-8b"),

@@ -21,9 +21,9 @@ SMALL = MemorySettings(max_num_batched_tokens=2048, max_num_seqs=64)
 
 
 @cache
-def kimi_k3(name: str = "H200") -> MemoryModel:
+def kimi_k3(name: str = "H200", static: bool = False) -> MemoryModel:
     placement = build_placement(gpu(name), nodes=2, gpus_per_node=8, tp=2, pp=8)
-    return MemoryModel(load_architecture("kimi-k3"), placement, STUDY)
+    return MemoryModel(load_architecture("kimi-k3"), placement, replace(STUDY, static_share=static))
 
 
 def two_cards(architecture: Architecture, reserved: list[float], setting: MemorySettings = SMALL) -> MemoryModel:
@@ -70,20 +70,34 @@ def test_budget_is_vllms_and_shrinks_kv_with_batched_tokens() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, 7), st.integers(0, 92), st.integers(1, 93), st.sampled_from(["H200", "L40S"]))
-def test_the_tensor_is_the_stages(stage: int, first: int, layers: int, name: str) -> None:
+@given(st.integers(0, 7), st.integers(0, 92), st.integers(1, 93), st.sampled_from(["H200", "L40S"]), st.booleans())
+def test_the_tensor_is_the_stages(stage: int, first: int, layers: int, name: str, static: bool) -> None:
     stop = min(93, first + layers)
-    one = kimi_k3(name).stage(stage, first, stop)
-    cell = tensor(name)[stage, first, stop]
+    one = kimi_k3(name, static).stage(stage, first, stop)
+    cell = tensor(name, static)[stage, first, stop]
     assert one.fits == np.isfinite(cell)
     if one.fits:
         assert cell == pytest.approx(one.kv_bytes, abs=1e3)
-    assert tensor(name)[stage, stop, first] == -np.inf
+    assert tensor(name, static)[stage, stop, first] == -np.inf
 
 
 @cache
-def tensor(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return kimi_k3(name).kv_tensor()
+def tensor(name: str, static: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    return kimi_k3(name, static).kv_tensor()
+
+
+def test_a_static_share_is_of_what_is_free_and_holds_weights_and_kv() -> None:
+    """SGLang 0.5.23 `kv_cache_configurator.py`: free after loading - (1 - mem_fraction_static) * least free before."""
+    qwen, share = load_architecture("qwen3-8b"), replace(SMALL, static_share=True, gpu_memory_utilization=0.8)
+    first, second = two_cards(qwen, [4.0, 0.0], share).partition((18, 18))
+    before = [stage.total_bytes - stage.reserved_bytes - stage.runtime_bytes for stage in (first, second)]
+    for stage, free in zip((first, second), before, strict=True):
+        assert stage.kv_bytes == pytest.approx(free - stage.weight_bytes - 0.2 * min(before), abs=2)
+        assert stage.fits
+    more = replace(share, max_num_batched_tokens=4096)
+    assert two_cards(qwen, [4.0, 0.0], more).stage(1, 18, 36).kv_bytes == second.kv_bytes
+    crowded = two_cards(qwen, [4.0, 0.0], replace(share, gpu_memory_utilization=0.99)).stage(1, 18, 36)
+    assert crowded.verdict.endswith("GiB short of serving, too little beside weights and KV")
 
 
 def test_the_sampler_run_needs_memory_on_the_last_stage_only() -> None:

@@ -75,6 +75,48 @@ def test_a_missed_limit_is_infeasible_and_keeps_its_figures() -> None:
     assert f"{100 * (value - 10) / 10:.1f} %" in result.reason
 
 
-def test_an_engine_without_a_simulator_is_refused_at_once() -> None:
-    with pytest.raises(SpecError, match="engine sglang cannot be simulated yet, only vllm can"):
-        SimulatorDriver(problem("tiny", engine__name="sglang", engine__version="0.5.23"))
+class TestSglangInTheSimulator(DriverContract):
+    def driver(self) -> SimulatorDriver:
+        return SimulatorDriver(problem("kimi-k3-pp8-tp2-sglang"))
+
+    def good(self) -> Candidate:
+        return Candidate((11, 11, 11, 12, 12, 12, 12, 12), {"pp_max_micro_batch_size": 4})
+
+    def bad(self) -> Candidate:
+        return Candidate((11, 11, 11, 12, 12, 12, 12, 12), {"max_total_tokens": 200})
+
+
+def test_what_sglang_cannot_hold_is_graded_in_gib_of_the_largest_cell() -> None:
+    posed = problem("kimi-k3-pp8-tp2-sglang")
+    missing = []
+    for tokens in (200, 100):
+        result = run(SimulatorDriver(posed), Candidate(posed.default_partition, {"max_total_tokens": tokens}))
+        assert result.outcome is Outcome.INFEASIBLE
+        assert "needs 290 KV tokens" in result.reason  # 256 + 32, and what the engine keeps free
+        missing.append(result.constraints[MEMORY_CONSTRAINT])
+    assert missing[1] - missing[0] == pytest.approx(100 * 4 * 1152 / 2**30)  # four latent layers on the last stage
+
+
+def test_sglangs_kv_is_the_least_free_memory_over_the_largest_cell() -> None:
+    """SGLang 0.5.23 `kv_cache_configurator.py`: here the two are different stages."""
+    posed = problem("kimi-k3-pp8-tp2-sglang", engine__flags__max_mamba_cache_size=300)
+    candidate = Candidate((12, 12, 11, 11, 11, 11, 14, 11))
+    free = [int(stage.kv_bytes) for stage in posed.stage_memory(candidate)]
+    found = SimulatorDriver(posed).measure(candidate)
+    latent = [stage.kinds["mla+moe"] for stage in found.stages]
+    assert (free.index(min(free)), latent.index(max(latent))) == (6, 7)
+    state = 48 * 128 * 128 * 4 + 3 * 3 * 48 * 128 * 2  # one linear layer on one of two ranks: recurrent and convolution
+    assert found.kv_tokens == (free[6] - 300 * (14 - latent[6]) * state) // (latent[7] * 1152)
+
+
+def test_what_is_not_simulated_of_sglang_is_refused_by_name() -> None:
+    posed = problem("kimi-k3-pp8-tp2-sglang")
+    result = run(SimulatorDriver(posed), Candidate(posed.default_partition, {"schedule_policy": "lof"}))
+    assert result.outcome is Outcome.INFEASIBLE
+    assert result.reason == "SGLang: schedule_policy lof is not simulated; fcfs is"
+
+
+def test_sglangs_pipeline_cannot_be_drawn() -> None:
+    posed = problem("kimi-k3-pp8-tp2-sglang")
+    with pytest.raises(SpecError, match="only vLLM's pipeline can be drawn, not SGLang's"):
+        SimulatorDriver(posed).timeline(Candidate(posed.default_partition))

@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from partitune.cluster.gpus import gpu
 from partitune.cluster.hardware import Gpu
 from partitune.engines import engine
 from partitune.engines.interface import Deployment
-from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
+from partitune.engines.sglang_flags import NAMES_OF_VLLM, SGLANG_FLAGS
+from partitune.engines.vllm_flags import VLLM_FLAGS
+from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.model.reader import load_architecture
 from partitune.result import Knob
 from tests.small_models import H200, architecture, kimi_k3
 
@@ -48,7 +52,14 @@ def test_hybrid_state_is_charged_at_the_fullest_stage() -> None:
     k3 = Deployment("0.5.23", kimi_k3(), stages=8, tp=2, gpu=H200, knobs={"max_mamba_cache_size": 100})
     partition = (11, 11, 12, 12, 12, 12, 12, 11)
     state, cell = 9 * 3_145_728, 4 * 1152  # nine linear layers on the fullest stage, four latent ones on the last
-    assert SGLANG.plan_kv(k3, partition, [20 * GIB] * 8).tokens == (20 * GIB - 100 * state) // cell
+    plan = SGLANG.plan_kv(k3, partition, [20 * GIB] * 8)
+    assert plan.tokens == (20 * GIB - 100 * state) // cell
+    # The last stage fills its tokens and has as many states as the others, of seven layers instead of nine.
+    assert plan.stranded_bytes[7] == 20 * GIB - plan.tokens * cell - 100 * 7 * 3_145_728
+    by_itself = SGLANG.plan_kv(replace(k3, knobs={}), partition, [20 * GIB] * 8)
+    slots = int(20 * GIB * 0.9 / 1.9) // state  # mamba_full_memory_ratio
+    assert by_itself.tokens == (20 * GIB - slots * state) // cell
+    assert by_itself.stranded_bytes[7] == 20 * GIB - by_itself.tokens * cell - slots * 7 * 3_145_728
 
 
 @pytest.mark.parametrize(("gib", "chunk"), [(16, 2048), (24, 4096), (45, 4096), (80, 8192), (140, 8192), (180, 16384)])
@@ -66,9 +77,39 @@ def test_static_memory_depends_on_parallel_size() -> None:
     assert small == round(1 - (512 + 1.5 * 8192 + 128 + 2 * 256) / (140 * 1024), 3)
 
 
-def test_no_vllm_regime() -> None:
-    with pytest.raises(SpecError, match="has no regime: each stage runs its own scheduler over 9 slots"):
-        SGLANG.regime(replace(DENSE, knobs={"pp_async_batch_depth": 1}))
+def test_how_batches_flow() -> None:
+    flow = SGLANG.flow(replace(DENSE, knobs={"pp_async_batch_depth": 1, "max_running_requests": 128}))
+    assert (flow.name, flow.cohorts, flow.step_tokens, flow.max_requests) == ("slots", 9, 8192, 128)
+    assert flow.cohort_requests == 16  # scheduler.py: max_running_requests // pp_size, by stages and not by slots
+    assert SGLANG.flow(replace(DENSE, stages=1)).cohorts == 1
+    whole = SGLANG.flow(replace(DENSE, knobs={"chunked_prefill_size": -1, "max_running_requests": 3}))
+    assert (whole.step_tokens, whole.cohort_requests) == (16384, 1)  # max_prefill_tokens; never less than one
+
+
+def test_kimi_k3_runs_its_own_expert_kernel_on_blackwell_only() -> None:
+    k3 = load_architecture("kimi-k3")
+    assert SGLANG.expert_kernel(k3, gpu("B300")) == "w4a8_mxfp4_mxfp8"
+    assert SGLANG.expert_kernel(k3, gpu("H200")) is None
+    assert SGLANG.expert_kernel(architecture("ff"), gpu("B300")) is None
+    assert engine("vllm").expert_kernel(k3, gpu("B300")) is None
+
+
+def test_a_cap_on_tokens_holds_for_the_pool() -> None:
+    capped = replace(DENSE, stages=2, knobs={"max_total_tokens": 1000, "page_size": 64})
+    assert SGLANG.plan_kv(capped, (30, 31), [GIB, GIB]).tokens == 960  # aligned down to pages
+
+
+def test_names_of_vllm_are_sent_to_their_own() -> None:
+    (broken,) = SGLANG.check(replace(DENSE, knobs={"max_num_batched_tokens": 512}))
+    assert (broken.rule, broken.message) == (
+        "unknown-flag",
+        "max_num_batched_tokens: vLLM's name; SGLang has chunked_prefill_size",
+    )
+    # None of these is an option of `sglang.launch_server` (0.5.23 srt/arg_groups/fields), and each hint is one.
+    for name, own in NAMES_OF_VLLM.items():
+        assert name not in SGLANG_FLAGS
+        assert name in VLLM_FLAGS
+        assert own.split(",")[0] in SGLANG_FLAGS
 
 
 def test_spelling() -> None:

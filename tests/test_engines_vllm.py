@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from partitune.cluster.hardware import Gpu
-from partitune.engines import engine
 from partitune.engines.interface import Deployment, Usage, refuse
 from partitune.engines.regimes import Regime
+from partitune.engines.vllm import Vllm
 from partitune.errors import OutOfMemory, SpecError
 from partitune.model.architecture import Architecture
 from partitune.partition.legality import allowed_windows, stage_bounds
@@ -19,7 +19,7 @@ from partitune.partition.solver import pareto_front, stage_tensor
 from partitune.result import Knob
 from tests.small_models import H200, architecture, kimi_k3
 
-VLLM = engine("vllm")
+VLLM = Vllm()
 GIB = 1 << 30
 
 

@@ -10,8 +10,8 @@ import partitune
 # fmt: off
 ROOMS = [
     "errors", "result", "catalog", "spec", "model", "cluster", "partition", "costs", "engines", "sim", "problem",
-    "load", "plans", "space", "trial_log", "drivers", "profile", "ray_cluster", "pool", "analysis", "proposer", "store",
-    "search", "report", "export", "study", "upkeep", "jobs", "cli", "__main__",
+    "load", "plans", "space", "drivers", "profile", "ray_cluster", "pool", "analysis", "proposer", "store",
+    "trial_log", "search", "report", "export", "study", "upkeep", "jobs", "cli", "__main__",
 ]
 # fmt: on
 PACKAGE = Path(partitune.__file__).parent

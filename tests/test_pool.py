@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from partitune.errors import ClusterError
 from partitune.pool import LocalPool, Pool, RayPool, WarmingPool
 from partitune.result import Candidate, Outcome
 from tests.contracts.pool import PoolContract, drain
+from tests.ray_nodes import processes_with
 from tests.scripted import ScriptedDriver
 
 
@@ -104,3 +107,30 @@ except ClusterError as error:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.startswith("Ray at 127.0.0.1:1 cannot be used: ")
     assert "--pool local" in done.stdout
+
+
+@pytest.mark.ray
+def test_a_ray_that_never_comes_up_holds_nobody_up_and_leaves_nothing() -> None:
+    script = """
+import time
+from partitune import ray_cluster
+from partitune.pool import WarmingPool
+from partitune.result import Candidate
+from tests.scripted import ScriptedDriver
+ray_cluster.START_LIMIT_S = 1.0
+with WarmingPool(ScriptedDriver()) as pool:
+    while "starting" in pool.description:
+        time.sleep(0.1)
+    pool.submit(Candidate((2,)))
+    print(pool.next_done(30).outcome, pool.description)
+"""
+    root = str(Path(__file__).parent.parent)
+    mark = f"PARTITUNE_TEST_MARK={uuid.uuid4().hex}"
+    environment = {**os.environ, "PYTHONPATH": root, **dict([mark.split("=")])}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=root, env=environment)
+    assert done.stdout.startswith("ok in process (Ray did not start: Ray at this machine cannot be used: Ray did not ")
+    deadline = time.monotonic() + 90  # Ray's agents look for their head for a minute
+    while processes_with(mark):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

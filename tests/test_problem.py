@@ -42,6 +42,11 @@ def test_the_study_of_kimi_k3_is_posed_as_it_was_run() -> None:
     assert problem.engine.effective_knobs(problem.start({}))["max_num_batched_tokens"] == 16384
 
 
+def test_the_engine_names_the_kernel_of_the_experts() -> None:
+    found = [pose(load_search_space(f"kimi-k3-pp8-tp2{engine}")).costs.expert_kernel for engine in ("", "-sglang")]
+    assert found == ["w4a16_marlin", "w4a8_mxfp4_mxfp8"]
+
+
 @pytest.mark.parametrize(
     ("rule", "split"),
     [(None, (11, 11, 12, 12, 12, 12, 12, 11)), ("remainder-last", (11, 11, 11, 12, 12, 12, 12, 12))],

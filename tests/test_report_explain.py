@@ -105,6 +105,28 @@ def test_a_candidate_that_does_not_fit_is_explained_from_its_memory() -> None:
 
 
 @pytest.mark.parametrize(
+    ("knobs", "in_flight", "slowest_is_busy"),
+    [
+        ({}, 1, 1 / 8),  # the cap is 128 // 8 = 16: the 16 prompts share one slot
+        ({"pp_max_micro_batch_size": 4}, 4, 1 / 2),
+        ({"pp_max_micro_batch_size": 2}, 8, 1),
+        ({"chunked_prefill_size": 512}, 8, 1),  # two prompts a chunk, and each chunk in the next slot
+    ],
+)
+def test_in_sglang_the_cap_of_a_slot_decides_whether_the_pipe_fills(
+    knobs: dict[str, Knob], in_flight: float, slowest_is_busy: float
+) -> None:
+    posed = pose(load_search_space("kimi-k3-pp8-tp2-sglang"))
+    found = explain(posed, candidate_of(posed, None, knobs))
+    assert (found.regime, found.candidate.partition) == ("slots", (11, 11, 11, 12, 12, 12, 12, 12))
+    measured = found.result.measurement
+    assert measured is not None
+    assert measured.metrics["mean_in_flight_batches"] == pytest.approx(in_flight, rel=0.12)
+    assert max(stage.busy_fraction for stage in found.stages) == pytest.approx(slowest_is_busy, rel=0.2)
+    assert ("filling the pipe" in measured.limiting_reason) == (slowest_is_busy <= 0.5)
+
+
+@pytest.mark.parametrize(
     ("knobs", "said"),
     [
         ({"max_num_seq": 8}, "nearest: max_num_seqs"),

@@ -1,4 +1,4 @@
-"""The same store on PostgreSQL. Runs where `initdb` and psycopg are installed."""
+"""The same store on PostgreSQL. Runs where a server and psycopg are installed (Debian: apt install postgresql)."""
 
 from __future__ import annotations
 
@@ -12,32 +12,38 @@ from typing import Any
 
 import pytest
 
+from partitune.cli import main
 from partitune.errors import StoreError
 from partitune.store import Store, StudyState
-from tests.store_examples import failed, ok, start
+from tests.store_examples import SPEC, failed, ok, start
 
 psycopg = pytest.importorskip("psycopg")
-pytestmark = pytest.mark.skipif(shutil.which("initdb") is None, reason="needs PostgreSQL's initdb")
+#: Debian keeps the server's programs out of PATH, by version.
+PROGRAMS = [str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+INITDB = shutil.which("initdb", path=os.pathsep.join([os.environ.get("PATH", ""), *PROGRAMS]))
+pytestmark = pytest.mark.skipif(INITDB is None, reason="no PostgreSQL server here (Debian: apt install postgresql)")
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A private server on a Unix socket."""
+    assert INITDB is not None
+    pg_ctl = str(Path(INITDB).with_name("pg_ctl"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL}
         if os.getuid() == 0:  # PostgreSQL refuses to run as root
             os.chown(folder, 65534, 65534)
             run["user"] = 65534
-        subprocess.run(["initdb", "-D", folder / "data", "-U", "me", "--auth=trust", "--no-sync"], **run, cwd=folder)
+        subprocess.run([INITDB, "-D", folder / "data", "-U", "me", "--auth=trust", "--no-sync"], **run, cwd=folder)
         options = f"-c listen_addresses='' -k {folder} -c fsync=off"
         subprocess.run(
-            ["pg_ctl", "-D", folder / "data", "-w", "-l", folder / "log", "-o", options, "start"], **run, cwd=folder
+            [pg_ctl, "-D", folder / "data", "-w", "-l", folder / "log", "-o", options, "start"], **run, cwd=folder
         )
         try:
             yield f"postgresql+psycopg://me@/postgres?host={folder}"
         finally:
-            subprocess.run(["pg_ctl", "-D", folder / "data", "-m", "immediate", "stop"], **run, cwd=folder)
+            subprocess.run([pg_ctl, "-D", folder / "data", "-m", "immediate", "stop"], **run, cwd=folder)
 
 
 def test_trials_come_back_equal_and_one_process_writes(url: str) -> None:
@@ -58,6 +64,36 @@ def test_trials_come_back_equal_and_one_process_writes(url: str) -> None:
     with Store.open(url) as store:
         assert store.study("k3").state is StudyState.INTERRUPTED
         store.record("k3", 3, ok(), "sampler:0")
+
+
+def test_studies_are_resumed_watched_and_deleted_there_too(url: str) -> None:
+    with Store.open(url) as store:
+        name = start(store, "long")
+        for number in range(3):
+            store.record(name, number, ok(knob=number), "sampler:front-0")
+        with Store.open(url, read_only=True) as reader:
+            assert reader.writer().startswith(f"partitune {os.getpid()} from ")
+            assert [trial.number for trial in reader.trials(name, stages=False)] == [0, 1, 2]
+            assert reader.trial(name, 1).result == ok(knob=1)
+        store.resume(name, {**SPEC, "budget": 9}, runner="simulator", may_differ=["budget"])
+        assert store.study(name).spec["budget"] == 9
+        store.delete_study(name)
+        store.compact()
+        assert name not in {study.name for study in store.studies()}
+    with Store.open(url, read_only=True) as reader:
+        assert reader.writer() == ""
+
+
+def test_a_whole_search_runs_into_it(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    search = ["search", "tiny", "--pool", "local", "--quiet", "--db", url]
+    assert main([*search, "--trials", "3"]) == 0
+    assert main([*search[:1], "--resume", "tiny", *search[2:], "--trials", "5"]) == 0
+    assert main(["status", "tiny", "--db", url]) == 0
+    assert main(["gc", "--db", url]) == 0
+    with Store.open(url, read_only=True) as store:
+        assert len(store.trials("tiny")) == 5
+    assert list(tmp_path.iterdir()) == []  # no logs: there is no folder beside a server
 
 
 def test_an_unreachable_server_is_one_message() -> None:

@@ -20,11 +20,17 @@ from partitune.study import Plan, run
 SHIPPED = [entry.name for entry in list_catalog(Kind.SEARCH_SPACE, project=Path("/nonexistent"))]
 
 
-def plan(space: str, folder: Path, trials: int, **changes: str) -> Plan:
+def plan(
+    space: str,
+    folder: Path,
+    trials: int,
+    study: str | None = None,
+    pool: str = "local",
+    ray_address: str | None = None,
+) -> Plan:
     spec = with_settings(load_search_space(space), {"budget.trials": trials})
-    return Plan(
-        spec, load_runner("simulator"), str(folder / "results.db"), **{"study": space, "pool": "local", **changes}
-    )
+    database = str(folder / "results.db")
+    return Plan(spec, load_runner("simulator"), database, space if study is None else study, pool, ray_address)
 
 
 def quiet(progress: Progress, number: int | None, proposal: Proposal | None, result: Result | None) -> None:

@@ -6,7 +6,9 @@ CUDA-graph estimate; KV gets ceil(total * utilisation) less all that. Weights an
 are estimates, listed below with their grounds. Two verdicts: loading needs the weights and a working copy of one layer
 to fit the card, which no utilisation setting protects; serving needs something left for KV. A reserve (memory others
 hold) lowers the budget only where utilisation would have reached it; vLLM would not start there, so the stage says
-which utilisation does. A solver asks for every (stage, first, stop), so the same terms come as arrays too.
+which utilisation does. SGLang (`static_share`) cuts the card in two before it loads: weights and KV in a share of the
+memory free then (the least of any stage), what a batch needs in the rest (0.5.23 `mem_cache/kv_cache_configurator.py`
+_profile_available_bytes). A solver asks for every (stage, first, stop), so the same terms come as arrays too.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class MemorySettings:
     max_num_batched_tokens: int
     max_num_seqs: int
     gpu_memory_utilization: float = 0.92  # vLLM's default since 0.19 (config/cache.py)
+    static_share: bool = False  # SGLang: the utilisation is of what is free at start, and holds weights and KV only
     cuda_graphs: bool = True
     drafter: bool = False  # the checkpoint's MTP module is loaded: on the last stage
     vision: bool = True  # the vision tower, where the checkpoint has one, is loaded: on the first stage
@@ -52,7 +55,9 @@ class StageMemory:
     gpu: str
     total_bytes: int  # what the driver reports
     reserved_bytes: int  # held by others
-    budget_bytes: int  # the engine may use: ceil(total * utilisation), and never what is reserved
+    #: The engine may use: ceil(total * utilisation), and never what is reserved. With a static share: runtime, weights
+    #: and KV.
+    budget_bytes: int
     layer_weight_bytes: float
     edge_weight_bytes: float  # embedding, head and norm, drafter, vision tower
     activation_bytes: float  # peak of the profile run
@@ -62,6 +67,7 @@ class StageMemory:
     runtime_bytes: float  # context and communicators
     load_copy_bytes: float  # one layer more while weights are read and repacked (assumed), gone afterwards
     in_flight_bytes: float  # fresh receive tensors of one step: outside the engine's budget, inside the card
+    static_share: bool = False  # a batch works beside the budget, not in it
     #: The largest gpu_memory_utilization that starts here; None when the configured one does. vLLM 0.32 request_memory
     #: (`v1/worker/utils.py`) refuses to start when less is free than it asks for, its own runtime already counted.
     utilization_to_set: float | None = None
@@ -74,8 +80,12 @@ class StageMemory:
     @property
     def non_kv_bytes(self) -> float:
         """Everything the engine subtracts from its budget."""
-        transient = max(self.activation_bytes, self.logits_bytes)
-        return self.weight_bytes + transient + self.receive_bytes + self.graph_bytes + self.runtime_bytes
+        return self.weight_bytes + self.runtime_bytes + (0.0 if self.static_share else self.batch_bytes)
+
+    @property
+    def batch_bytes(self) -> float:
+        """What working on batches takes, in-flight tensors apart."""
+        return max(self.activation_bytes, self.logits_bytes) + self.receive_bytes + self.graph_bytes
 
     @property
     def kv_bytes(self) -> float:
@@ -92,6 +102,8 @@ class StageMemory:
     def serve_missing_bytes(self) -> float:
         """How far serving misses: no KV left in the budget, or in-flight tensors beyond what the card has over."""
         spare = self.total_bytes - self.reserved_bytes - self.budget_bytes
+        if self.static_share:
+            return max(0.0, -self.kv_bytes, self.in_flight_bytes + self.batch_bytes - spare)
         return max(0.0, -self.kv_bytes, self.in_flight_bytes - spare - max(0.0, self.kv_bytes))
 
     @property
@@ -106,7 +118,8 @@ class StageMemory:
         if self.load_missing_bytes:
             return f"{name}: weights miss the card by {self.load_missing_bytes / _GIB:.1f} GiB while loading"
         if not self.fits:
-            return f"{name}: {self.serve_missing_bytes / _GIB:.1f} GiB short of serving, nothing left for KV"
+            what = "too little beside weights and KV" if self.kv_bytes > 0 else "nothing left for KV"
+            return f"{name}: {self.serve_missing_bytes / _GIB:.1f} GiB short of serving, {what}"
         at_most = self.utilization_to_set
         lower = "" if at_most is None else f"; starts only with gpu_memory_utilization {at_most} or less"
         return f"{name}: fits, {self.kv_bytes / _GIB:.1f} GiB for KV{lower}"
@@ -142,6 +155,7 @@ class MemoryModel:
             runtime_bytes=self._runtime(),
             load_copy_bytes=max(self._layer_bytes[first:stop], default=0.0),
             in_flight_bytes=handoff,
+            static_share=self.settings.static_share,
             utilization_to_set=self._utilization_to_set(stage),
         )
 
@@ -175,18 +189,30 @@ class MemoryModel:
             handoff = handoffs * (self._token_bytes if stage else 0)
             held = weights + self._edge_weights(stage) + self._runtime()
             budget, room = self._budget(stage), gpu.memory_bytes - reserved
-            kv = budget - (held + transient + handoff + banks + self._graphs(stage, 1) * held_layers)
-            fits = (kv > 0) & (held + largest <= room) & (handoff <= room - budget + kv) & (held_layers > 0)
+            batch = transient + handoff + banks + self._graphs(stage, 1) * held_layers
+            if self.settings.static_share:
+                kv, beside, spare = budget - held, batch + handoff, room - budget
+            else:
+                kv = budget - (held + batch)
+                beside, spare = handoff, room - budget + kv
+            fits = (kv > 0) & (held + largest <= room) & (beside <= spare) & (held_layers > 0)
             tensor[stage] = np.where(fits, kv, -np.inf)
         return tensor
 
     def _wanted(self, stage: int) -> int:
+        if self.settings.static_share:
+            placed = zip(self.placement.gpus, self.placement.reserved_bytes, strict=True)
+            least = min(gpu.memory_bytes - reserved for gpu, reserved in placed) - self._runtime()
+            kept_free = math.ceil(least * (1 - self.settings.gpu_memory_utilization))
+            return self.placement.gpus[stage].memory_bytes - self.placement.reserved_bytes[stage] - kept_free
         return math.ceil(self.placement.gpus[stage].memory_bytes * self.settings.gpu_memory_utilization)
 
     def _budget(self, stage: int) -> int:
         return min(self._wanted(stage), self.placement.gpus[stage].memory_bytes - self.placement.reserved_bytes[stage])
 
     def _utilization_to_set(self, stage: int) -> float | None:
+        if self.settings.static_share:
+            return None  # measures what is free, and asks for no more
         total = self.placement.gpus[stage].memory_bytes
         free = total - self.placement.reserved_bytes[stage] - self._runtime()
         # Rounded down to what a person types: one thousandth of an H200 is 0.14 GiB.

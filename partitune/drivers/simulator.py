@@ -8,22 +8,18 @@ was measured, and the measurement says so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitune.costs.memory import StageMemory
+from partitune.drivers.schedulers import scheduling_of
 from partitune.engines.interface import Deployment
-from partitune.engines.kv_planning import Cache, KvPlan, group_layers
-from partitune.engines.vllm import Vllm
-from partitune.engines.vllm_graphs import capture_sizes
-from partitune.errors import InfeasibleSpace, OutOfMemory, Refused, SpecError
-from partitune.partition.vector import format_partition
+from partitune.engines.kv_planning import KvPlan
+from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
 from partitune.problem import Problem
-from partitune.result import Candidate, Knob, Measurement, StageReport
-from partitune.sim.inputs import DEFAULT_OVERHEADS, SchedulerSettings, SchedulingPolicy
+from partitune.result import Candidate, Measurement, StageReport
 from partitune.sim.metrics import metrics
 from partitune.sim.run import Run
-from partitune.sim.simulator import simulate
 from partitune.sim.timeline import Timeline
 
 _GIB = 1 << 30
@@ -31,9 +27,9 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """An engine that is up: its scheduler, its KV cache, and the memory both came from."""
+    """An engine that is up: how it was started, its KV cache, and the memory that came from."""
 
-    settings: SchedulerSettings
+    deployment: Deployment
     plan: KvPlan
     memories: tuple[StageMemory, ...]
     free_bytes: tuple[int, ...]  # per stage, for KV
@@ -44,13 +40,6 @@ class SimulatorDriver:
     """Simulates candidates of one problem."""
 
     problem: Problem
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.problem.engine, Vllm):
-            raise SpecError(
-                f"{self.problem.name}: engine {self.problem.engine.name} cannot be simulated yet, only vllm can; "
-                f"by itself it splits the layers {format_partition(self.problem.default_partition)}"
-            )
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Simulate `candidate`. Raises Refused or OutOfMemory, graded."""
@@ -63,7 +52,7 @@ class SimulatorDriver:
         return Measurement(
             metrics=found,
             stages=stages,
-            regime=started.settings.regime.value,
+            regime=self.problem.engine.flow(started.deployment).name,
             kv_blocks=plan.num_blocks,
             kv_tokens=plan.tokens,
             limiting_stage=stage,
@@ -89,19 +78,14 @@ class SimulatorDriver:
         _check_weights(memories)
         free_bytes = problem.kv_bytes(candidate, memories)
         plan = self._plan_kv(deployment, candidate.partition, free_bytes)
-        return _Started(self.scheduler_settings(deployment, plan), plan, memories, free_bytes)
+        return _Started(deployment, plan, memories, free_bytes)
 
     def _run(self, candidate: Candidate, started: _Started, *, record_timeline: bool) -> Run:
         problem, plan = self.problem, started.plan
         costs = problem.costs.stage_costs(candidate.partition)
         try:
-            return simulate(
-                problem.requests,
-                started.settings,
-                costs,
-                DEFAULT_OVERHEADS,
-                problem.concurrency,
-                record_timeline=record_timeline,
+            return scheduling_of(problem.engine).run(
+                problem, started.deployment, plan, costs, record_timeline=record_timeline
             )
         except OutOfMemory as error:
             tightest = plan.limiting_stage
@@ -115,41 +99,6 @@ class SimulatorDriver:
             raise Refused(str(error), excess=1.0) from error
         except OutOfMemory as error:
             raise OutOfMemory(str(error), excess=(error.excess or _GIB) / _GIB) from error
-
-    def scheduler_settings(self, deployment: Deployment, plan: KvPlan) -> SchedulerSettings:
-        """The scheduler of this start, as the simulator takes it."""
-        engine = self.problem.engine
-        assert isinstance(engine, Vllm)  # noqa: S101 - checked when the driver was made
-        flags = engine.effective_knobs(deployment)
-        chosen = engine.regime(deployment)
-        cache_model = engine.cache_model(deployment)
-        caches = [group.caches[0] for group in group_layers(cache_model)]
-        kinds = Counter(cache.kind for cache in caches)
-        return SchedulerSettings(
-            regime=chosen.regime,
-            stages=self.problem.stages,
-            queue_slots=chosen.slots,
-            max_num_batched_tokens=int(flags["max_num_batched_tokens"]),
-            max_num_seqs=int(flags["max_num_seqs"]),
-            max_model_len=_longest(flags, self.problem),
-            long_prefill_token_threshold=int(flags["long_prefill_token_threshold"]),
-            enable_chunked_prefill=bool(flags["enable_chunked_prefill"]),
-            reserve_full_isl=bool(flags["scheduler_reserve_full_isl"]),
-            watermark=float(flags["watermark"]),
-            num_blocks=plan.num_blocks,
-            block_size=plan.block_size,
-            full_groups=kinds[Cache.TOKENS],
-            state_groups=kinds[Cache.STATE] * cache_model.state_blocks,
-            windows=tuple(cache.window for cache in caches if cache.kind is Cache.WINDOW and cache.window),
-            align_chunks=flags["mamba_cache_mode"] == "align",
-            enable_prefix_caching=bool(flags["enable_prefix_caching"]),
-            scheduling_policy=SchedulingPolicy(str(flags["scheduling_policy"])),
-            # vLLM 0.33 v1/engine/core.py: only the core of a data-parallel engine looks at it.
-            prefill_schedule_interval=int(flags["prefill_schedule_interval"])
-            if int(flags.get("data_parallel_size", 1)) > 1
-            else 1,
-            capture_sizes=capture_sizes(flags, deployment.gpu),
-        )
 
     def _stage_reports(self, candidate: Candidate, run: Run, started: _Started) -> tuple[StageReport, ...]:
         layers, plan = self.problem.architecture.layers, started.plan
@@ -200,8 +149,3 @@ def limit_of(run: Run, stages: Sequence[StageReport], plan: KvPlan) -> tuple[int
             "matters more than the partition"
         )
     return slowest.stage, share
-
-
-def _longest(flags: Mapping[str, Knob], problem: Problem) -> int:
-    given = int(flags["max_model_len"])
-    return given if given > 0 else problem.architecture.max_position

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitune.cluster.hardware import Gpu
+from partitune.costs.memory import MemorySettings
 from partitune.engines.kv_planning import KvPlan
-from partitune.engines.regimes import Regime
 from partitune.errors import SpecError
 from partitune.model.architecture import Architecture
 from partitune.result import Knob
@@ -68,11 +68,14 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True)
-class RegimeChoice:
-    """Which way the engine keeps its pipeline busy."""
+class Flow:
+    """How the engine fills its pipeline: what the planner balances for, and what reports call it."""
 
-    regime: Regime
-    slots: int  # batches that may be in flight
+    name: str  # `R1` to `R4` of vLLM, `slots` of SGLang
+    cohorts: int  # most groups of requests that decode apart from one another
+    step_tokens: int  # most tokens of one step
+    max_requests: int  # most requests that run at once
+    cohort_requests: int  # most requests of one group
     notes: tuple[str, ...] = ()  # what the engine does silently, and what was assumed
 
 
@@ -111,8 +114,16 @@ class Engine(Protocol):
         """
         ...
 
-    def regime(self, deployment: Deployment) -> RegimeChoice:
+    def flow(self, deployment: Deployment) -> Flow:
         """How batches flow. Raises SpecError where the engine refuses the combination."""
+        ...
+
+    def memory_settings(self, deployment: Deployment) -> MemorySettings:
+        """What decides the memory of a stage, from the engine's own flags."""
+        ...
+
+    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
+        """The routed-expert kernel it picks where that is not the usual one (`costs.blocks`); None: the usual one."""
         ...
 
     def is_asynchronous(self, deployment: Deployment) -> bool:

@@ -1,7 +1,7 @@
 """SGLang: its default split, defaults, refusals, and the rule by which its KV pool shrinks over stages.
 
 Decision: SGLang has no central scheduler (each stage runs one, a request stays in one of `pp + depth` slots for life),
-so none of vLLM's regimes describes it: `regime` says so instead of naming the nearest. Its KV pool is the least free
+so none of vLLM's regimes describes it: its flow has a name of its own. Its KV pool is the least free
 memory of any stage divided by the largest cell of any stage, even when these are different stages. Layers with a
 sliding window are counted like full ones (SGLang gives them a smaller pool of their own, `swa_full_tokens_ratio`).
 
@@ -19,21 +19,23 @@ from typing import ClassVar
 
 import numpy as np
 
+from partitune.cluster.hardware import Gpu
+from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, remainder_last
 from partitune.engines.flags import arguments, config_entries, read_config, unknown_flag
 from partitune.engines.interface import (
     Deployment,
     Floats,
-    RegimeChoice,
+    Flow,
     Violation,
     environment_knobs,
     flag_knobs,
 )
 from partitune.engines.kv_planning import KvPlan
-from partitune.engines.sglang_flags import SGLANG_FLAGS
+from partitune.engines.sglang_flags import NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.versions import Version, VersionRange, parse_version
-from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
-from partitune.model.architecture import STATE_KINDS
+from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.model.architecture import STATE_KINDS, Architecture, Ffn
 from partitune.partition.legality import illegal_reasons
 from partitune.result import Knob
 
@@ -42,6 +44,10 @@ _LAST_RANKS_SINCE = Version(0, 5, 6)  # PR 13977; first ranks (PR 13282) were ne
 _STATE_TO_KV = 0.9  # mamba_full_memory_ratio
 _VALIDATION = "SGLang 0.5.23 srt/arg_groups/validation_hook.py"
 _MIB = 1 << 20
+_BLACKWELL = ("blackwell", "blackwell-rack")
+#: Requests that run at once when no flag says so: the least that the engine derives from its KV pool, unless that is
+#: tiny (`mem_cache/kv_cache_configurator.py` resolve_max_num_reqs).
+FEWEST_ROWS = 2048
 
 
 class Sglang:
@@ -54,6 +60,8 @@ class Sglang:
         "model_path": "model",
         "pp_size": "parallel.pp",
         "tp_size": "parallel.tp",
+        "pipeline_parallel_size": "parallel.pp",  # SGLang takes both spellings
+        "tensor_parallel_size": "parallel.tp",
     }
     model_key = "model-path"
 
@@ -66,16 +74,46 @@ class Sglang:
         own = remainder_last if parse_version(version) >= _LAST_RANKS_SINCE else all_on_last
         return chosen_split(layers, stages, own, rule)
 
-    def regime(self, deployment: Deployment) -> RegimeChoice:
-        """Always raises SpecError: the regimes R1-R4 are vLLM's."""
-        raise SpecError(
-            f"engine.name: {self.name} {deployment.version} has no regime: each stage runs its own scheduler over "
-            f"{self.slots(deployment)} slots; R1-R4 describe vLLM"
+    def flow(self, deployment: Deployment) -> Flow:
+        """A request stays in one slot for life, at most `pp_max_micro_batch_size` in each.
+
+        That cap is by default the running requests over the stages (`managers/scheduler.py` init_model_worker): far
+        more than a burst of a few requests needs, all of which then share one slot.
+        """
+        knobs = self.effective_knobs(deployment)
+        running = _integer(knobs, "max_running_requests", FEWEST_ROWS)
+        chunk = int(knobs["chunked_prefill_size"])
+        return Flow(
+            "slots",
+            cohorts=self.slots(deployment),
+            step_tokens=chunk if chunk > 0 else int(knobs["max_prefill_tokens"]),
+            max_requests=running,
+            cohort_requests=_integer(knobs, "pp_max_micro_batch_size", max(running // deployment.stages, 1)),
+            notes=self.notes(deployment.version),
         )
 
     def slots(self, deployment: Deployment) -> int:
         """Micro-batches in flight (`managers/scheduler_pp_mixin.py`)."""
+        if deployment.stages == 1:
+            return 1
         return deployment.stages + _integer(deployment.knobs, "pp_async_batch_depth", 0)
+
+    def memory_settings(self, deployment: Deployment) -> MemorySettings:
+        """Weights and KV share `mem_fraction_static` of what is free at start; a batch works in the rest."""
+        flow, knobs = self.flow(deployment), self.effective_knobs(deployment)
+        return MemorySettings(
+            max_num_batched_tokens=flow.step_tokens,
+            max_num_seqs=flow.cohort_requests,
+            gpu_memory_utilization=float(knobs["mem_fraction_static"]),
+            cuda_graphs=not knobs.get("disable_cuda_graph", False),
+            static_share=True,
+        )
+
+    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
+        """8-bit activations with mxfp4 weights on data-centre Blackwell (`layers/quantization/mxfp4.py`; PR 34299)."""
+        mxfp4 = any(layer.ffn.kind is Ffn.MOE and layer.ffn.expert_dtype == "mxfp4" for layer in architecture.layers)
+        special = architecture.architecture.startswith("GptOss")
+        return "w4a8_mxfp4_mxfp8" if mxfp4 and not special and gpu.generation in _BLACKWELL else None
 
     def is_asynchronous(self, deployment: Deployment) -> bool:
         """Never with a pipeline: overlap scheduling is forced off (`arg_groups/overrides.py`)."""
@@ -152,8 +190,9 @@ class Sglang:
             raise InfeasibleSpace(
                 f"stage {cells.index(0)} owns no layer that keeps KV per token; SGLang cannot size its pool"
             )
-        pool = min(free_bytes) - _state_pool(deployment, min(free_bytes), max(states))
-        pages = max(pool, 0) // (max(cells) * page)
+        slots = _state_slots(deployment, min(free_bytes), max(states))
+        pool = min(free_bytes) - slots * max(states)
+        pages = min(max(pool, 0) // (max(cells) * page), _integer(knobs, "max_total_tokens", 1 << 62) // page)
         # A hybrid's stage without attention sets no limit of its own.
         alone = [max(pool, 0) // (cell * page) if cell else None for cell in cells]
         stage_pages = tuple(max(filter(None, alone), default=pages) if own is None else own for own in alone)
@@ -171,7 +210,7 @@ class Sglang:
             stage_blocks=stage_pages,
             stage_block_bytes=tuple(cell * page for cell in cells),
             stranded_bytes=tuple(
-                int(free) - pages * page * cell - _state_pool(deployment, min(free_bytes), state)
+                int(free) - pages * page * cell - slots * state
                 for free, cell, state in zip(free_bytes, cells, states, strict=True)
             ),
             group_layers=tuple(int((token_bytes[i:j] > 0).sum()) for i, j in zip(starts, ends, strict=True)),
@@ -211,14 +250,14 @@ def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats]:
     return np.array(tokens, dtype=np.float64), np.array(states, dtype=np.float64)
 
 
-def _state_pool(deployment: Deployment, free: int, state_bytes: int) -> int:
-    """Bytes that fixed-state layers take before KV: one slot is the state of a sequence on the fullest stage."""
+def _state_slots(deployment: Deployment, free: int, state_bytes: int) -> int:
+    """Slots for fixed states, the same on every stage: so many as the fullest stage (`state_bytes` a slot) can have."""
     if state_bytes == 0:
         return 0
     slots = deployment.knobs.get("max_mamba_cache_size")
     if isinstance(slots, int):
-        return state_bytes * slots
-    return int(free * _STATE_TO_KV / (1 + _STATE_TO_KV)) // state_bytes * state_bytes
+        return slots
+    return int(free * _STATE_TO_KV / (1 + _STATE_TO_KV)) // state_bytes
 
 
 def _flag_faults(deployment: Deployment) -> Iterator[Violation]:
@@ -228,6 +267,9 @@ def _flag_faults(deployment: Deployment) -> Iterator[Violation]:
             fault = SGLANG_FLAGS[name].fault(value)
             if fault:
                 yield Violation("flag-value", f"{name}: {fault}", source)
+        elif name in NAMES_OF_VLLM:
+            message = f"{name}: vLLM's name; SGLang has {NAMES_OF_VLLM[name]}"
+            yield Violation("unknown-flag", message, source)
         elif difflib.get_close_matches(name.lower().replace("-", "_"), SGLANG_FLAGS, n=1, cutoff=0.85):
             yield Violation("unknown-flag", unknown_flag(name, SGLANG_FLAGS, f"SGLang {deployment.version}"), source)
 

@@ -15,6 +15,20 @@ from partitune.engines.flags import Flag, Kind, flag_table
 _ON, _INTEGER, _NUMBER, _TEXT = Kind.ON, Kind.INTEGER, Kind.NUMBER, Kind.TEXT
 _POLICIES = ("lpm", "random", "fcfs", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first")
 
+#: What a person who comes from vLLM writes -> what it is called here.
+NAMES_OF_VLLM: Mapping[str, str] = {
+    "async_scheduling": "disable_overlap_schedule, which a pipeline forces",
+    "block_size": "page_size",
+    "enable_chunked_prefill": "chunked_prefill_size, -1 for off",
+    "gpu_memory_utilization": "mem_fraction_static",
+    "kv_cache_memory_bytes": "max_total_tokens",
+    "max_model_len": "context_length",
+    "max_num_batched_tokens": "chunked_prefill_size",
+    "max_num_seqs": "max_running_requests",
+    "num_gpu_blocks_override": "max_total_tokens",
+    "scheduling_policy": "schedule_policy",
+}
+
 SGLANG_FLAGS: Mapping[str, Flag] = flag_table(
     (
         Flag("pp_size", _INTEGER, 1, low=1),

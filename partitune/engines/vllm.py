@@ -8,31 +8,44 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+from partitune.cluster.hardware import Gpu
+from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
 from partitune.engines.flags import arguments, config_entries, read_config
 from partitune.engines.interface import (
     Deployment,
     Floats,
-    RegimeChoice,
+    Flow,
     Violation,
     environment_knobs,
     flag_knobs,
 )
 from partitune.engines.kv_pages import layer_caches
 from partitune.engines.kv_planning import CacheModel, KvPlan, blocks_per_request, plan_kv, window_blocks
+from partitune.engines.regimes import Regime
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.engines.vllm_defaults import default_knobs
 from partitune.engines.vllm_flags import VLLM_FLAGS
 from partitune.engines.vllm_rules import check_vllm
 from partitune.engines.vllm_runner import RUNNERS, choose_regime
 from partitune.errors import SpecError
-from partitune.model.architecture import STATE_KINDS
+from partitune.model.architecture import STATE_KINDS, Architecture
 from partitune.result import Knob
 
 _READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
 _MIDDLE_SINCE = Version(0, 8)  # PR 13839 was merged six days after 0.7.3
+
+
+@dataclass(frozen=True, slots=True)
+class RegimeChoice:
+    """Which way a start of vLLM keeps its pipeline busy."""
+
+    regime: Regime
+    slots: int  # batches that may be in flight
+    notes: tuple[str, ...] = ()  # what the engine does silently, and what was assumed
 
 
 class Vllm:
@@ -75,6 +88,33 @@ class Vllm:
             raise SpecError(choice.refusal)
         slots = choice.regime.queue_slots(deployment.stages)
         return RegimeChoice(choice.regime, slots, _READ.notes(version) + choice.notes)
+
+    def flow(self, deployment: Deployment) -> Flow:
+        """In R1 everything merges into one batch; otherwise a request stays with those it was first scheduled with."""
+        choice, knobs = self.regime(deployment), self.effective_knobs(deployment)
+        seqs = int(knobs["max_num_seqs"])
+        return Flow(
+            choice.regime.value,
+            cohorts=1 if choice.regime is Regime.R1 else deployment.stages,
+            step_tokens=int(knobs["max_num_batched_tokens"]),
+            max_requests=seqs,
+            cohort_requests=seqs,
+            notes=choice.notes,
+        )
+
+    def memory_settings(self, deployment: Deployment) -> MemorySettings:
+        """The profile run of `max_num_batched_tokens` and `max_num_seqs`, within `gpu_memory_utilization`."""
+        knobs = self.effective_knobs(deployment)
+        return MemorySettings(
+            max_num_batched_tokens=int(knobs["max_num_batched_tokens"]),
+            max_num_seqs=int(knobs["max_num_seqs"]),
+            gpu_memory_utilization=float(knobs["gpu_memory_utilization"]),
+            cuda_graphs=not knobs.get("enforce_eager", False),
+        )
+
+    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:  # noqa: ARG002  (the protocol's)
+        """Always the usual one."""
+        return None
 
     def is_asynchronous(self, deployment: Deployment) -> bool:
         """What the regime says; False where the engine refuses the combination."""

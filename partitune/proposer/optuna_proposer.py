@@ -196,8 +196,12 @@ class OptunaProposer:
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """The space in Optuna's terms. A parameter with one value is left out: there is nothing to propose."""
-    found = {name: _distribution(domain) for name, domain in space.parameters.items()}
+    """The space in Optuna's terms. A parameter with one value is left out: there is nothing to propose.
+
+    In the order of their names: a stored search space has lost the order its knobs were written in, and samplers draw
+    one after the other.
+    """
+    found = {name: _distribution(domain) for name, domain in sorted(space.parameters.items())}
     return {name: distribution for name, distribution in found.items() if not distribution.single()}
 
 

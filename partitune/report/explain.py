@@ -136,7 +136,7 @@ def explain(problem: Problem, candidate: Candidate) -> Explained:
     """Simulate `candidate` and collect what a person needs to act on it.
 
     Raises:
-        SpecError: the engine has no simulator, or refuses the regime.
+        SpecError: the engine refuses the combination of flags and runner.
     """
     layers = problem.architecture.layers
     kinds, first = [], 0
@@ -149,12 +149,12 @@ def explain(problem: Problem, candidate: Candidate) -> Explained:
         seconds = costs.compute_s(batch)
         balance[name] = max(seconds) * len(seconds) / sum(seconds)
     driver = SimulatorDriver(problem)
-    chosen = problem.engine.regime(problem.deployment(candidate))
+    flow = problem.engine.flow(problem.deployment(candidate))
     return Explained(
         candidate=candidate,
         result=run(driver, candidate),
-        regime=chosen.regime.value,
-        notes=(*chosen.notes, *problem.architecture.notes),
+        regime=flow.name,
+        notes=(*flow.notes, *problem.architecture.notes),
         memory=problem.stage_memory(candidate),
         kinds=tuple(kinds),
         nodes=problem.placement.nodes,
@@ -168,6 +168,7 @@ def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
 
     Raises:
         RunError: it cannot run.
+        SpecError: the engine's pipeline cannot be drawn.
     """
     placement = problem.placement
     ends = list(accumulate(candidate.partition))
@@ -175,7 +176,7 @@ def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
         "version": __version__,
         "search_space": problem.name,
         "engine": f"{problem.engine.name} {problem.version}",
-        "regime": problem.engine.regime(problem.deployment(candidate)).regime.value,
+        "regime": problem.engine.flow(problem.deployment(candidate)).name,
         "partition": list(candidate.partition),
         "knobs": dict(candidate.knobs),
     }

@@ -1,7 +1,7 @@
 """Hold the simulator and the KV planning against recordings of the real engine, and say where they part.
 
 Decision: a number of agreeing records is worth nothing without the first disagreement in full, so both are printed, and
-any disagreement is exit code 1.
+any disagreement is exit code 1. A file of schedules is read as those of the engine that its first record names.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
 from partitune.engines.kv_recording import compare_kv, read_kv_recording
-from partitune.sim.recording import verify
+from partitune.sim.recording import Agreement, verify
+from partitune.sim.sglang_recording import SglangAgreement, verify_sglang
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,9 @@ def verify_schedules(files: Sequence[str]) -> list[Verified]:
     """Simulate every recorded schedule. Raises SpecError for a file that is not a recording."""
     found = []
     for file in files:
-        checked = verify(Path(file))
+        checked = _verify(Path(file))
         wrong = [one for one in checked if not one.agrees]
-        first = f"{wrong[0].name} ({wrong[0].engine}, {wrong[0].regime}): {wrong[0].difference}" if wrong else ""
+        first = f"{wrong[0].name} ({wrong[0].engine}): {wrong[0].difference}" if wrong else ""
         found.append(Verified(file, len(checked), len(checked) - len(wrong), first))
     return found
 
@@ -53,3 +56,20 @@ def verify_kv(files: Sequence[str]) -> list[Verified]:
         agreement = compare_kv(read_kv_recording(Path(file)))
         found.append(Verified(file, agreement.records, agreement.agreeing, agreement.first_difference))
     return found
+
+
+class _Record(BaseModel):
+    """What tells the recordings apart."""
+
+    engine: str
+
+
+_NAMES = TypeAdapter(list[_Record])
+
+
+def _verify(path: Path) -> Sequence[Agreement | SglangAgreement]:
+    try:
+        named = _NAMES.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        named = []  # whoever reads the file next says what is wrong with it
+    return verify_sglang(path) if named and named[0].engine.startswith("sglang") else verify(path)

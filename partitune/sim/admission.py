@@ -42,6 +42,8 @@ def admit(scheduler: Scheduler, limits: Limits) -> list[tuple[Live, int]]:
             break
         new = next_chunk(settings, live, limits.tokens, limits.threshold)
         if new == 0 or not _blocks_for(scheduler, live, hit, new):
+            if hit.tokens and (settings.align_chunks or not settings.reserve_full_isl):
+                scheduler.quiet_steps = 0  # it needs less as soon as less of its prompt is found
             break
         scheduler.running.append(waiting.popleft())
         scheduler.reading.append(live)

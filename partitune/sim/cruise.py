@@ -164,7 +164,7 @@ def _skip(
         last = cohort.times[-1]
         cohort.times += [last + number * period for number in range(1, times + 1)]
         if cohort.steps:
-            cohort.steps += [cohort.last_step + number * len(ring) for number in range(1, times + 1)]
+            cohort.steps += range(cohort.last_step + len(ring), cohort.last_step + steps + 1, len(ring))
             cohort.seen_step += steps
         cohort.scheduled += times
         cohort.delivered += times

@@ -183,18 +183,21 @@ class Scheduler:
             return True
         if sum(max(0, blocks - live.held) for live, blocks in grants) > pool.free:
             return False
-        for live, blocks in grants:
-            if blocks < live.held:  # a window lets go of what was in flight: somebody may be admitted now
-                self.quiet_steps = 0
-            pool.hold(live, blocks)
-        if pool.cache is not None:
-            for live, new in chunks:
-                self.write(live, new)
+        self._give(grants, chunks)
         for cohort in due:
             for live in cohort.fresh:
                 cohort.crossing.setdefault(crossing_key(live, block), {})[live] = None
             cohort.fresh.clear()
         return True
+
+    def _give(self, grants: list[tuple[Live, int]], chunks: list[tuple[Live, int]]) -> None:
+        """Hand out what was found to fit."""
+        for live, blocks in grants:
+            if blocks < live.held:  # a window lets go of what was in flight: somebody may be admitted now
+                self.quiet_steps = 0
+            self.pool.hold(live, blocks)
+        for live, new in chunks:
+            self.write(live, new)
 
     def hold(self, live: Live, blocks: int) -> None:
         """Give `live` so many blocks in all."""

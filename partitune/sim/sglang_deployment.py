@@ -11,17 +11,21 @@ Source: SGLang 0.5.23 `srt/mem_cache/kv_cache_configurator.py` (resolve_max_num_
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from partitune.costs.interface import StageCosts
 from partitune.engines.interface import Deployment
 from partitune.engines.kv_planning import KvPlan
-from partitune.engines.sglang import Sglang
+from partitune.engines.sglang import FEWEST_ROWS, Sglang
 from partitune.errors import SpecError
 from partitune.result import Knob
+from partitune.sim.inputs import DEFAULT_OVERHEADS
 from partitune.sim.sglang_chunks import ChunkLaw
 from partitune.sim.sglang_inputs import SglangSettings
 
-_FEWEST_ROWS, _MOST_ROWS, _ROWS_PER_CONTEXT = 2048, 4096, 512
+#: As for vLLM (assumed, see there), but a slot without work only passes messages on: SGLang's loop never sleeps.
+SGLANG_OVERHEADS = replace(DEFAULT_OVERHEADS, empty_step_s=100e-6)
+_MOST_ROWS, _ROWS_PER_CONTEXT = 4096, 512
 _TRUE = ("1", "true", "yes", "y")
 
 
@@ -45,7 +49,7 @@ def sglang_settings(
         raise SpecError(f"schedule_policy {knobs['schedule_policy']} is not simulated; fcfs is")
     length = _whole(knobs, "context_length") or deployment.architecture.max_position
     tokens = min(plan.tokens, _whole(knobs, "max_total_tokens") or plan.tokens)
-    estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), _FEWEST_ROWS)
+    estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), FEWEST_ROWS)
     rows = min(_whole(knobs, "max_running_requests") or estimate, tokens // 2)
     chunk = _whole(knobs, "chunked_prefill_size")
     chunk = chunk if chunk and chunk > 0 else None

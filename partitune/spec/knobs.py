@@ -24,6 +24,8 @@ _MAX_VALUES = 1000
 _BOUND = 10**12  # of whole numbers in ranges; engine flags stay far below
 
 _FLAG_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}", re.ASCII)
+#: Words that say a value is a secret: any word of a variable's name, the last one of a flag's (`..._token_threshold`).
+_SECRETS = frozenset(("KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"))
 _ENV_NAME = re.compile(r"_{0,9}[A-Z][A-Z0-9_]{0,99}", re.ASCII)  # upper case tells it from a flag
 
 
@@ -54,6 +56,8 @@ def _flag_name(name: object) -> object:
 def _env_name(name: object) -> object:
     if not _ENV_NAME.fullmatch(str(name)):
         raise refused("not a name; allowed: an environment variable in upper case, such as NCCL_DEBUG")
+    if text := secret_fault(str(name)):
+        raise refused(text)
     return name
 
 
@@ -70,10 +74,21 @@ def _distinct(values: tuple[FlagValue, ...]) -> tuple[FlagValue, ...]:
     return values
 
 
-def flag_name_fault(name: str) -> str | None:
-    """What is wrong with the name of an engine flag; None when it looks like one."""
-    if _FLAG_NAME.fullmatch(name):
+def secret_fault(name: str) -> str | None:
+    """Why a flag or variable of this name cannot be part of a study: it holds a secret; None when it does not."""
+    words = name.upper().split("_")
+    if _SECRETS.isdisjoint(words if name.isupper() else words[-1:]):
         return None
+    return (
+        "holds a secret, and what a study is made of is stored, shown and exported; allowed: to leave it out, and to "
+        "set it in the environment of whatever starts the engine"
+    )
+
+
+def flag_name_fault(name: str) -> str | None:
+    """What is wrong with the name of an engine flag; None when it looks like one, and not like a secret."""
+    if _FLAG_NAME.fullmatch(name):
+        return secret_fault(name)
     other = name.strip().lstrip("-").lower().replace("-", "_")
     hint = f", did you mean {other}?" if _FLAG_NAME.fullmatch(other) else ""
     return f"not a name{hint}; allowed: an engine flag in snake_case, such as max_num_seqs"

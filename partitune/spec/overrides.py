@@ -16,6 +16,7 @@ import yaml
 
 from partitune.errors import SpecError
 from partitune.result import Knob, flaw_in
+from partitune.spec.knobs import secret_fault
 from partitune.spec.search_space import SearchSpace
 
 #: What varies when nobody says: budgets from a small chunk to the largest default, and the batch limits around them.
@@ -35,6 +36,8 @@ def parse_settings(texts: Sequence[str]) -> tuple[dict[str, Knob], dict[str, Kno
         name, equals, written = text.partition("=")
         if not equals or not name or not written:
             raise SpecError(f"--set {text!r}: allowed: name=value, such as max_num_seqs=64 or engine.version=0.30.0")
+        if fault := secret_fault(name.rpartition(".")[2]):
+            raise SpecError(f"--set {name}: {fault}")
         if name in knobs or name in keys:
             raise SpecError(f"--set {name}: given twice; allowed: once")
         (keys if "." in name or name in SearchSpace.model_fields else knobs)[name] = _scalar(name, written)
@@ -104,7 +107,7 @@ def _scalar(name: str, written: str) -> Knob:
         return written
     try:
         value = yaml.safe_load(written)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError(f"--set {name}={written!r}: allowed: one value, such as 64, 0.9, true or text") from error
     if isinstance(value, bool | int | float | str):
         if flaw := flaw_in(value, f"--set {name}"):

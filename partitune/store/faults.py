@@ -37,11 +37,18 @@ def explained(database: str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise StoreError(_message(database, error.orig)) from error
+    except UnicodeDecodeError as error:
+        # Raised while sqlite3 hands over a text, be it a cell or a name of the schema.
+        raise StoreError(_damaged(database, error)) from error
     except sqlite3.Error as error:
         # Raised by a connect listener, which SQLAlchemy does not wrap.
         raise StoreError(_message(database, error)) from error
     except SQLAlchemyError as error:
         raise StoreError(f"{database}: {error}") from error
+
+
+def _damaged(database: str, error: Exception) -> str:
+    return f"{database}: {_MEANING['SQLITE_CORRUPT']} ({error})"
 
 
 def _message(database: str, error: BaseException | None) -> str:

@@ -17,9 +17,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from sqlalchemy import ColumnElement, Engine, Row, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Engine, Row, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from partitune import __version__
@@ -44,6 +44,14 @@ from partitune.store.records import (
 from partitune.store.schema import StageRow, StudyRow, TrialRow
 from partitune.store.spec_changes import changes
 from partitune.store.writer import WriterLock, holder_of, lock_for_writing
+
+# What runs for every trial, put together once: at three hundred trials a second that is half of the cost.
+_STUDY_ID = select(StudyRow.__table__.c.id).where(StudyRow.__table__.c.name == bindparam("name"))
+_TRIAL_ID = select(TrialRow.__table__.c.id).where(
+    TrialRow.__table__.c.study_id == bindparam("study"), TrialRow.__table__.c.number == bindparam("number")
+)
+_NEW_TRIAL = insert(cast("Table", TrialRow.__table__)).returning(TrialRow.__table__.c.id)
+_NEW_STAGE = insert(cast("Table", StageRow.__table__))
 
 
 class SpecChanged(StoreError):
@@ -249,23 +257,20 @@ class Store:
         if flaw := flaw_of(result):
             raise StoreError(f"{self.label}: trial {number} of study {study} cannot be stored: {flaw}")
         with self._writing() as session:
-            study_id = self._row(session, study).id
-            taken = self._load(session, study, TrialRow.study_id == study_id, TrialRow.number == number)
-            if not taken:
-                self._insert(session, study_id, number, result, origin, finished_at or datetime.now(UTC))
-            elif not _same(taken[0], result, origin):
+            connection = session.connection()
+            study_id = connection.scalar(_STUDY_ID, {"name": study}) or self._row(session, study).id
+            if connection.scalar(_TRIAL_ID, {"study": study_id, "number": number}) is None:
+                trial, stages = to_rows(study_id, number, result, origin, finished_at or datetime.now(UTC))
+                trial_id = connection.scalar(_NEW_TRIAL, trial)
+                if stages:
+                    connection.execute(_NEW_STAGE, [{"trial_id": trial_id, **stage} for stage in stages])
+                return
+            (taken,) = self._load(session, study, TrialRow.study_id == study_id, TrialRow.number == number)
+            if not _same(taken, result, origin):
                 raise StoreError(
                     f"{self.label}: trial {number} of study {study} is already stored with another result, "
                     "and stored trials never change"
                 )
-
-    def _insert(
-        self, session: Session, study_id: int, number: int, result: Result, origin: str, finished_at: datetime
-    ) -> None:
-        trial, stages = to_rows(study_id, number, result, origin, finished_at)
-        trial_id = session.scalar(insert(TrialRow).values(trial).returning(TrialRow.id))
-        if stages:
-            session.execute(insert(StageRow.__table__), [{"trial_id": trial_id, **stage} for stage in stages])  # type: ignore[arg-type]
 
     def trials(self, study: str, *, stages: bool = True) -> list[TrialRecord]:
         """All finished trials of a study, by number. Without `stages`, most of the data, a third of the time."""

@@ -1,0 +1,92 @@
+"""Which simulated scheduler runs a problem's load: one small class per engine, all asked alike.
+
+Decision: the driver knows no engine. What differs (settings, the small times around the GPU work, what can be recorded)
+stands here, and a failure is always counted in KV blocks, so that the driver can turn it into bytes of a stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from partitune.costs.interface import StageCosts
+from partitune.engines.interface import Deployment, Engine
+from partitune.engines.kv_planning import KvPlan
+from partitune.engines.sglang import Sglang
+from partitune.engines.vllm import Vllm
+from partitune.errors import OutOfMemory, Refused, SpecError
+from partitune.problem import Problem
+from partitune.sim.inputs import DEFAULT_OVERHEADS
+from partitune.sim.run import Run
+from partitune.sim.sglang import simulate_sglang
+from partitune.sim.sglang_deployment import SGLANG_OVERHEADS, sglang_settings
+from partitune.sim.simulator import simulate
+from partitune.sim.vllm_deployment import vllm_settings
+
+
+class Scheduling(Protocol):
+    """One engine's scheduler, ready to run a load."""
+
+    def run(
+        self, problem: Problem, deployment: Deployment, plan: KvPlan, costs: StageCosts, *, record_timeline: bool
+    ) -> Run:
+        """Run the problem's requests.
+
+        Raises:
+            SpecError: what every stage did cannot be recorded.
+            Refused: a flag or a request whose effect is not simulated.
+            OutOfMemory: a request does not fit; `excess` is in KV blocks.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VllmScheduling:
+    """vLLM's engine core."""
+
+    engine: Vllm
+
+    def run(
+        self, problem: Problem, deployment: Deployment, plan: KvPlan, costs: StageCosts, *, record_timeline: bool
+    ) -> Run:
+        """Fast; step by step when what every stage did is to be recorded."""
+        settings = vllm_settings(self.engine, deployment, plan)
+        return simulate(
+            problem.requests, settings, costs, DEFAULT_OVERHEADS, problem.concurrency, record_timeline=record_timeline
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SglangScheduling:
+    """SGLang's slots."""
+
+    engine: Sglang
+
+    def run(
+        self, problem: Problem, deployment: Deployment, plan: KvPlan, costs: StageCosts, *, record_timeline: bool
+    ) -> Run:
+        """Slot after slot."""
+        if record_timeline:
+            raise SpecError("--trace: only vLLM's pipeline can be drawn, not SGLang's; leave --trace out")
+        try:
+            settings = sglang_settings(self.engine, deployment, plan, costs)
+            return simulate_sglang(problem.requests, settings, costs, SGLANG_OVERHEADS, problem.concurrency)
+        except OutOfMemory as error:
+            raise OutOfMemory(str(error), excess=(error.excess or 1.0) / plan.block_size) from error
+        except SpecError as error:
+            raise Refused(f"SGLang: {error}", excess=1.0) from error
+
+
+def scheduling_of(engine: Engine) -> Scheduling:
+    """The scheduler of that engine.
+
+    Raises:
+        SpecError: it has none.
+    """
+    match engine:
+        case Vllm():
+            return VllmScheduling(engine)
+        case Sglang():
+            return SglangScheduling(engine)
+        case _:
+            raise SpecError(f"engine.name: {engine.name} cannot be simulated; allowed: vllm, sglang")
