@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-#: `--hypothesis-profile=full` draws as many inputs as a release wants; the default keeps `make test` short.
+#: `--hypothesis-profile=full` draws fresh inputs, as many as a release wants; the default is short and always the same.
 _FIXTURES_ARE_SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-settings.register_profile("short", max_examples=30, deadline=None, suppress_health_check=_FIXTURES_ARE_SHARED)
-settings.register_profile("full", settings.get_profile("short"), max_examples=2000)
+settings.register_profile(
+    "short", max_examples=30, deadline=None, derandomize=True, suppress_health_check=_FIXTURES_ARE_SHARED
+)
+settings.register_profile("full", settings.get_profile("short"), max_examples=2000, derandomize=False)
 settings.load_profile("short")
 
 # Before Ray is imported anywhere: no usage report, no token file in the home of whoever runs the tests.

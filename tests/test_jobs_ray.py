@@ -174,7 +174,9 @@ def test_a_stopped_job_leaves_its_results_here_and_nothing_there(
     address: str, python: Path, scratch: Path, away: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study, home = "kimi-k3-pp8-tp2", "home.db"
-    submit = ["submit", study, "--trials", "100000", "--address", address, "--python", str(python), "--follow"]
+    # A free partition: a space of millions of vectors, so that the search is surely running when it is stopped.
+    endless = ["--trials", "100000", "--set", "knobs.partition.search=free"]
+    submit = ["submit", study, *endless, "--address", address, "--python", str(python), "--follow"]
     root = Path(__file__).parent.parent
     following = subprocess.Popen(
         [sys.executable, "-m", "partitune", *submit, "--fetch-results", home],
@@ -185,7 +187,7 @@ def test_a_stopped_job_leaves_its_results_here_and_nothing_there(
     assert following.stdout is not None
     for line in following.stdout:
         job = line.strip() if line.startswith("partitune-") else job
-        if line.startswith("trial 5 "):
+        if line.startswith("trial 4 "):  # the last seed, which is always told
             break
     following.send_signal(signal.SIGINT)
     said, _ = following.communicate(timeout=60)

@@ -192,12 +192,18 @@ class Scheduler:
 
     def _give(self, grants: list[tuple[Live, int]], chunks: list[tuple[Live, int]]) -> None:
         """Hand out what was found to fit."""
+        back = any(blocks < live.held for live, blocks in grants)
+        if back:  # a window lets go of what was in flight: somebody may be admitted now
+            self.quiet_steps = 0
+        if self.pool.cache is not None and self.settings.keeps_states and (back or chunks):
+            # Blocks given back and states kept between two grants decide what the cache forgets: in the engine's order.
+            places = {live: place for place, live in enumerate(self.running)}
+            grants.sort(key=lambda grant: places[grant[0]])
+        reads = dict(chunks)
         for live, blocks in grants:
-            if blocks < live.held:  # a window lets go of what was in flight: somebody may be admitted now
-                self.quiet_steps = 0
             self.pool.hold(live, blocks)
-        for live, new in chunks:
-            self.write(live, new)
+            if live in reads:
+                self.write(live, reads[live])
 
     def hold(self, live: Live, blocks: int) -> None:
         """Give `live` so many blocks in all."""
