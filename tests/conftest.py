@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ settings.register_profile(
 )
 settings.register_profile("full", settings.get_profile("short"), max_examples=2000, derandomize=False)
 settings.load_profile("short")
+
+# A run in the background begins with Ctrl-C ignored, and so would every program a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Before Ray is imported anywhere: no usage report, no token file in the home of whoever runs the tests.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
