@@ -8,10 +8,10 @@ sampling and engine time are zero in a recording.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
@@ -24,6 +24,8 @@ from partitune.sim.simulator import simulate
 
 #: Recordings are rounded to six digits; sums of a thousand steps may differ by that much.
 TOLERANCE_S = 1e-4
+Entry = TypeVar("Entry")
+Made = TypeVar("Made")
 #: Counts of a run that a recording may hold.
 _COUNTS = ("prefix_cache_queries", "prefix_cache_hits", "preemptions")
 
@@ -104,23 +106,44 @@ def compare(recording: Recording) -> Agreement:
 
 
 def _difference(recording: Recording, run: Run) -> str | None:
-    for number, (recorded, simulated) in enumerate(zip(recording.steps, run.steps, strict=False)):
+    counts = (
+        f"{key} recorded {count}, simulated {getattr(run, key)}"
+        for key, count in recording.counts.items()
+        if getattr(run, key) != count
+    )
+    return (
+        step_difference(recording.steps, run)
+        or total_difference(recording.makespan_s, recording.stage_busy_s, run)
+        or next(counts, None)
+    )
+
+
+def step_difference(
+    steps: Sequence[Step], run: Run, place: Callable[[int], str] = "step {}".format, noun: str = "steps"
+) -> str | None:
+    """The first step that was simulated at another time or with other tokens than recorded; None: all agree.
+
+    `place` names a step by its number, `noun` what the engine calls several.
+    """
+    for number, (recorded, simulated) in enumerate(zip(steps, run.steps, strict=False)):
         for key in ("dispatch_s", "start_s", "end_s"):
             was, now = getattr(recorded, key), getattr(simulated, key)
             if (was is None) != (now is None) or (was is not None and abs(was - now) > TOLERANCE_S):
-                return f"step {number}: {key} recorded {was}, simulated {now}"
+                return f"{place(number)}: {key} recorded {was}, simulated {now}"
         if recorded.tokens != simulated.tokens:
-            return f"step {number}: tokens recorded {dict(recorded.tokens)}, simulated {dict(simulated.tokens)}"
-    if len(recording.steps) != len(run.steps):
-        return f"recorded {len(recording.steps)} steps, simulated {len(run.steps)}"
-    if abs(recording.makespan_s - run.makespan_s) > TOLERANCE_S:
-        return f"makespan recorded {recording.makespan_s}, simulated {run.makespan_s}"
-    for stage, (was, now) in enumerate(zip(recording.stage_busy_s, run.compute_s, strict=True)):
+            return f"{place(number)}: tokens recorded {dict(recorded.tokens)}, simulated {dict(simulated.tokens)}"
+    if len(steps) != len(run.steps):
+        return f"recorded {len(steps)} {noun}, simulated {len(run.steps)}"
+    return None
+
+
+def total_difference(makespan_s: float, stage_busy_s: Sequence[float], run: Run) -> str | None:
+    """Makespan, or the first stage's busy time, that differs; None: all agree."""
+    if abs(makespan_s - run.makespan_s) > TOLERANCE_S:
+        return f"makespan recorded {makespan_s}, simulated {run.makespan_s}"
+    for stage, (was, now) in enumerate(zip(stage_busy_s, run.compute_s, strict=True)):
         if abs(was - now) > TOLERANCE_S:
             return f"stage {stage}: busy recorded {was}, simulated {now}"
-    for key, count in recording.counts.items():
-        if getattr(run, key) != count:
-            return f"{key} recorded {count}, simulated {getattr(run, key)}"
     return None
 
 
@@ -130,8 +153,13 @@ def read(path: Path) -> list[Recording]:
     Raises:
         SpecError: unreadable, not JSON, or a key missing, unknown or of the wrong kind; names file, record and key.
     """
+    return read_records(path, _FILE, _Record.recording)
+
+
+def read_records(path: Path, file: TypeAdapter[list[Entry]], made: Callable[[Entry], Made]) -> list[Made]:
+    """Every entry of a JSON file, checked by `file`, as `made` understands it. Raises SpecError as `read` does."""
     try:
-        records = _FILE.validate_json(path.read_bytes())
+        records = file.validate_json(path.read_bytes())
     except OSError as error:
         raise SpecError(f"{path}: cannot read the recording: {error.strerror}") from None
     except ValidationError as error:
@@ -141,7 +169,7 @@ def read(path: Path) -> list[Recording]:
     recordings = []
     for index, record in enumerate(records):
         try:
-            recordings.append(record.recording())
+            recordings.append(made(record))
         except SpecError as error:
             raise SpecError(f"{path}: {index}: {error}") from None
     return recordings

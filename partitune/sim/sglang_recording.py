@@ -11,18 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
 
 from partitune.costs.interface import Batch
 from partitune.errors import SpecError
 from partitune.sim.inputs import Overheads, Request
+from partitune.sim.recording import TOLERANCE_S, read_records, step_difference, total_difference
 from partitune.sim.run import Run, Step
 from partitune.sim.sglang import simulate_sglang
 from partitune.sim.sglang_chunks import ChunkLaw
 from partitune.sim.sglang_inputs import SglangSettings
-
-#: Recordings are rounded to six digits; sums of a thousand turns may differ by that much.
-TOLERANCE_S = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +97,16 @@ def verify_sglang(path: Path) -> list[SglangAgreement]:
 def compare_sglang(recording: SglangRecording) -> SglangAgreement:
     """Simulate one record and look for the first difference."""
     run = recording.simulate()
+    slots = recording.settings.slots
     return SglangAgreement(
         recording.name,
         recording.engine,
         len(recording.steps),
-        _step_difference(recording, run) or _request_difference(recording, run) or _total_difference(recording, run),
+        step_difference(recording.steps, run, lambda turn: f"turn {turn} (slot {turn % slots})", "turns")
+        or _request_difference(recording, run)
+        or _retraction_difference(recording, run)
+        or total_difference(recording.makespan_s, recording.stage_busy_s, run),
     )
-
-
-def _step_difference(recording: SglangRecording, run: Run) -> str | None:
-    for number, (recorded, simulated) in enumerate(zip(recording.steps, run.steps, strict=False)):
-        place = f"turn {number} (slot {number % recording.settings.slots})"
-        for key in ("dispatch_s", "start_s", "end_s"):
-            was, now = getattr(recorded, key), getattr(simulated, key)
-            if (was is None) != (now is None) or (was is not None and abs(was - now) > TOLERANCE_S):
-                return f"{place}: {key} recorded {was}, simulated {now}"
-        if recorded.tokens != simulated.tokens:
-            return f"{place}: tokens recorded {dict(recorded.tokens)}, simulated {dict(simulated.tokens)}"
-    if len(recording.steps) != len(run.steps):
-        return f"recorded {len(recording.steps)} turns, simulated {len(run.steps)}"
-    return None
 
 
 def _request_difference(recording: SglangRecording, run: Run) -> str | None:
@@ -132,15 +120,10 @@ def _request_difference(recording: SglangRecording, run: Run) -> str | None:
     return None
 
 
-def _total_difference(recording: SglangRecording, run: Run) -> str | None:
-    if recording.retractions != run.preemptions:
-        return f"recorded {recording.retractions} retractions, simulated {run.preemptions}"
-    if abs(recording.makespan_s - run.makespan_s) > TOLERANCE_S:
-        return f"makespan recorded {recording.makespan_s}, simulated {run.makespan_s}"
-    for stage, (was, now) in enumerate(zip(recording.stage_busy_s, run.compute_s, strict=True)):
-        if abs(was - now) > TOLERANCE_S:
-            return f"stage {stage}: busy recorded {was}, simulated {now}"
-    return None
+def _retraction_difference(recording: SglangRecording, run: Run) -> str | None:
+    if recording.retractions == run.preemptions:
+        return None
+    return f"recorded {recording.retractions} retractions, simulated {run.preemptions}"
 
 
 def read_sglang(path: Path) -> list[SglangRecording]:
@@ -149,21 +132,7 @@ def read_sglang(path: Path) -> list[SglangRecording]:
     Raises:
         SpecError: unreadable, not JSON, or a key missing, unknown or of the wrong kind; names file, record and key.
     """
-    try:
-        records = _FILE.validate_json(path.read_bytes())
-    except OSError as error:
-        raise SpecError(f"{path}: cannot read the recording: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise SpecError(f"{path}: {key}: {first['msg']}" if key else f"{path}: {first['msg']}") from None
-    recordings = []
-    for index, record in enumerate(records):
-        try:
-            recordings.append(record.recording())
-        except SpecError as error:
-            raise SpecError(f"{path}: {index}: {error}") from None
-    return recordings
+    return read_records(path, _FILE, _Record.recording)
 
 
 class _Strict(BaseModel):
