@@ -61,8 +61,15 @@ class RayCluster:
 
         try:
             if not ray.is_initialized():
+                # Without this, a worker that dies while we connect is waited for, for ever and with the GIL held. Only
+                # a cluster of our own can be told: Ray refuses it beside an address, which RAY_ADDRESS is as well.
+                ours = self._address is None and "RAY_ADDRESS" not in os.environ
                 ray.init(
-                    address=self._address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+                    address=self._address,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _system_config={"prestart_worker_first_driver": False} if ours else None,
                 )
                 self._owned = True
             self._vital = _vital(self._address)
