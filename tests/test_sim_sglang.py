@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from partitune.errors import OutOfMemory, SpecError
 from partitune.sim.inputs import Overheads, Request, SharedPrefix
+from partitune.sim.recording import LinearCosts
 from partitune.sim.run import Run, Step
 from partitune.sim.sglang import simulate_sglang
 from partitune.sim.sglang_inputs import SglangSettings
-from partitune.sim.sglang_recording import LinearCosts
 
 FREE = Overheads()
 

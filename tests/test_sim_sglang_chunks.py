@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from partitune.costs.interface import Batch
+from partitune.sim.recording import LinearCosts
 from partitune.sim.sglang_chunks import ChunkLaw
-from partitune.sim.sglang_recording import LinearCosts
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from partitune.engines.kv_planning import KvPlan
 from partitune.engines.sglang import Sglang
 from partitune.errors import SpecError
 from partitune.sim.inputs import Overheads, Request
+from partitune.sim.recording import LinearCosts
 from partitune.sim.sglang import simulate_sglang
 from partitune.sim.sglang_deployment import sglang_settings
 from partitune.sim.sglang_inputs import SglangSettings
-from partitune.sim.sglang_recording import LinearCosts
 from tests.small_models import H200, architecture
 
 GIB = 1 << 30

@@ -31,12 +31,14 @@ _COUNTS = ("prefix_cache_queries", "prefix_cache_hits", "preemptions")
 
 
 @dataclass(frozen=True, slots=True)
-class LinearStages:
-    """Stage times of a recording: `scale[stage] * (base_s + per_token_s * tokens)`, hand-off free."""
+class LinearCosts:
+    """Stage times `scale[stage] * (base_s + per_token_s * tokens)`, hand-offs `base + per token` at every boundary."""
 
     scale: tuple[float, ...]
     base_s: float
     per_token_s: float
+    handoff_base_s: float = 0.0
+    handoff_per_token_s: float = 0.0
 
     @property
     def stages(self) -> int:
@@ -48,9 +50,9 @@ class LinearStages:
         work = self.base_s + self.per_token_s * batch.tokens
         return [scale * work for scale in self.scale]
 
-    def transfer_s(self, tokens: int) -> Sequence[float]:  # noqa: ARG002 - free at any size
-        """Zero at every boundary."""
-        return [0.0] * (self.stages - 1)
+    def transfer_s(self, tokens: int) -> Sequence[float]:
+        """Seconds per boundary."""
+        return [self.handoff_base_s + self.handoff_per_token_s * tokens] * (self.stages - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Recording:
     name: str
     engine: str  # name and version of what was recorded
     settings: SchedulerSettings
-    costs: LinearStages
+    costs: LinearCosts
     requests: tuple[Request, ...]
     steps: tuple[Step, ...]
     makespan_s: float
@@ -268,7 +270,7 @@ class _Record(_Strict):
             name=self.name,
             engine=self.engine,
             settings=settings,
-            costs=LinearStages(tuple(time.scale), time.base, time.per_token),
+            costs=LinearCosts(tuple(time.scale), time.base, time.per_token),
             requests=tuple(request.request() for request in self.requests),
             steps=tuple(Step(step.dispatch, step.start, step.end, step.tokens) for step in self.steps),
             makespan_s=self.makespan,

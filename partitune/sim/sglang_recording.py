@@ -6,46 +6,20 @@ hand-offs, ring and CPU times, those are part of a record. `benchmarks/record_sg
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
 
-from partitune.costs.interface import Batch
 from partitune.errors import SpecError
 from partitune.sim.inputs import Overheads, Request
-from partitune.sim.recording import TOLERANCE_S, read_records, step_difference, total_difference
+from partitune.sim.recording import TOLERANCE_S, LinearCosts, read_records, step_difference, total_difference
 from partitune.sim.run import Run, Step
 from partitune.sim.sglang import simulate_sglang
 from partitune.sim.sglang_chunks import ChunkLaw
 from partitune.sim.sglang_inputs import SglangSettings
-
-
-@dataclass(frozen=True, slots=True)
-class LinearCosts:
-    """Stage times `scale[stage] * (base_s + per_token_s * tokens)`, hand-offs `base + per token` at every boundary."""
-
-    scale: tuple[float, ...]
-    base_s: float
-    per_token_s: float
-    handoff_base_s: float = 0.0
-    handoff_per_token_s: float = 0.0
-
-    @property
-    def stages(self) -> int:
-        """Number of stages."""
-        return len(self.scale)
-
-    def compute_s(self, batch: Batch) -> Sequence[float]:
-        """Seconds per stage."""
-        work = self.base_s + self.per_token_s * batch.tokens
-        return [scale * work for scale in self.scale]
-
-    def transfer_s(self, tokens: int) -> Sequence[float]:
-        """Seconds per boundary."""
-        return [self.handoff_base_s + self.handoff_per_token_s * tokens] * (self.stages - 1)
 
 
 @dataclass(frozen=True, slots=True)
