@@ -11,7 +11,7 @@ import partitune
 ROOMS = [
     "errors", "result", "catalog", "spec", "model", "cluster", "partition", "costs", "engines", "sim", "problem",
     "load", "plans", "space", "drivers", "profile", "ray_cluster", "pool", "analysis", "proposer", "store",
-    "trial_log", "search", "report", "export", "study", "upkeep", "jobs", "cli", "__main__",
+    "trial_log", "search", "report", "export", "study", "upkeep", "jobs", "commands", "cli", "__main__",
 ]
 # fmt: on
 PACKAGE = Path(partitune.__file__).parent

@@ -1,0 +1,51 @@
+"""`partitune explain`: one candidate, stage by stage."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from partitune.commands.command import Commands, add_command
+from partitune.commands.space_arguments import add_space_arguments, space_of
+
+
+def add_explain(commands: Commands) -> None:
+    """Add `explain` to the command line."""
+    command = add_command(commands, "explain", _explain, "one candidate stage by stage, beside the engine's default")
+    add_space_arguments(command)
+    command.add_argument("--partition", metavar="V", help="layers per stage, such as 11,11,12 (default: the engine's)")
+    command.add_argument("--trace", metavar="FILE", help="write the simulated pipeline as a Chrome trace, for Perfetto")
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from partitune.partition.vector import parse_partition
+    from partitune.problem import pose
+    from partitune.report.explain import candidate_of, explain, trace
+    from partitune.report.output import stdout
+    from partitune.report.terminal import print_explained
+
+    problem = pose(space_of(arguments))
+    default = candidate_of(problem, None, {})
+    given = arguments.partition
+    partition = None if given is None else parse_partition(given, stages=problem.stages, layers=problem.layers)
+    wanted = candidate_of(problem, partition, arguments.knobs)
+    one = explain(problem, wanted)
+    other = explain(problem, default) if wanted != default else None
+    if arguments.trace is not None and one.result.measurement is not None:
+        _write_trace(arguments.trace, trace(problem, wanted))
+    if arguments.json:
+        print(json.dumps({**one.to_json(), "default": other and other.to_json()}))
+    else:
+        print_explained(stdout(), one, other)
+    return 0 if one.result.measurement is not None else 1
+
+
+def _write_trace(name: str, trace: dict[str, object]) -> None:
+    from pathlib import Path
+
+    from partitune.report.trace_file import write_trace
+
+    write_trace(Path(name), trace)
+    print(f"partitune: wrote {name}; it opens at https://ui.perfetto.dev", file=sys.stderr)

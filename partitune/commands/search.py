@@ -1,0 +1,66 @@
+"""`partitune search`: try candidates and record them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from partitune.commands.command import Commands, add_command
+from partitune.commands.space_arguments import add_space_arguments, space_of
+from partitune.commands.study_arguments import add_output_arguments, summary_of
+
+if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
+    from partitune.search import Progress
+    from partitune.store import Store
+
+
+def add_search(commands: Commands) -> None:
+    """Add `search` to the command line."""
+    command = add_command(
+        commands,
+        "search",
+        _search,
+        "try candidates and record them; resumes a study of the same name",
+        interrupted="; every finished trial is stored, the same command goes on",
+    )
+    add_space_arguments(command)
+    command.add_argument("--study", help="name of the study (default: that of the search space)")
+    command.add_argument("--resume", metavar="STUDY", help="go on with a study of the database, in place of SPACE")
+    command.add_argument("--extend", action="store_true", help="go on though its knobs, seeds or objectives changed")
+    command.add_argument("--runner", help="how candidates are measured (default: simulator, or as the study was begun)")
+    command.add_argument(
+        "--pool", choices=("ray", "local"), default="ray", help="where they run: Ray workers, or this process"
+    )
+    command.add_argument("--ray-address", metavar="HOST:PORT", help="a running Ray cluster (default: one of its own)")
+    command.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    add_output_arguments(command, "end with one JSON object on stdout")
+
+
+def _search(arguments: argparse.Namespace) -> int:
+    from partitune.report.output import stdout
+    from partitune.report.progress import Watcher
+    from partitune.report.terminal import print_summary
+    from partitune.spec.overrides import with_settings
+    from partitune.spec.runner import load_runner
+    from partitune.study import Plan, objectives_of, run, stored_search
+
+    stored, runner = (None, "simulator") if arguments.resume is None else stored_search(arguments.db, arguments.resume)
+    spec = space_of(arguments, stored)
+    spec = with_settings(spec, {f"engine.flags.{name}": value for name, value in arguments.knobs.items()})
+    study = arguments.resume or (spec.name if arguments.study is None else arguments.study)
+    where = (arguments.db, study, arguments.pool, arguments.ray_address, arguments.extend)
+    plan = Plan(spec, load_runner(arguments.runner or runner), *where)
+    found: list[bool] = []
+
+    def finished(store: Store, progress: Progress) -> None:
+        summary = summary_of(store, study)
+        found.append(summary.best is not None)
+        if arguments.json:
+            print(json.dumps({**summary.to_json(), "stopped": progress.stopped}), flush=True)
+        else:
+            print_summary(stdout(), summary, progress.stopped)
+
+    with Watcher(objectives_of(spec), spec.budget.trials, quiet=arguments.quiet) as watcher:
+        run(plan, watcher, finished)
+    return 0 if all(found) else 1

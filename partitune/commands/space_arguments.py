@@ -1,0 +1,68 @@
+"""The arguments that name a search space: a file, or flags without one, and what is set over it.
+
+Decision: every command about a deployment takes the same words, so that what was searched can be explained, solved and
+launched by changing the command alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from partitune.errors import SpecError
+
+if TYPE_CHECKING:  # for annotations only: it costs a good part of a second
+    from partitune.spec.search_space import SearchSpace
+
+
+#: Arguments of the form without YAML: name -> (type, metavar, help).
+_NO_YAML: dict[str, tuple[Any, str, str]] = {
+    "model": (str, "MODEL", "a catalog name, or the path of a config.json"),
+    "gpu": (str, "GPU", "GPU type, such as H200"),
+    "nodes": (int, "N", "machines"),
+    "gpus_per_node": (int, "N", "GPUs in each machine"),
+    "tp": (int, "N", "tensor-parallel size: GPUs per stage"),
+    "pp": (int, "N", "pipeline stages"),
+}
+
+
+def add_space_arguments(command: argparse.ArgumentParser) -> None:
+    """Everything that says which search space is meant."""
+    command.add_argument("space", nargs="?", metavar="SPACE", help="a search space by name or path")
+    command.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="an engine flag (explain), or a key of the search space such as engine.version; repeatable",
+    )  # fmt: skip
+    command.add_argument("--trials", type=int, metavar="N", help="budget of trials, over the space's own")
+    command.add_argument("--seed", type=int, metavar="N", help="random seed, over the space's own")
+    group = command.add_argument_group("without a search space file")
+    for name, (kind, metavar, text) in _NO_YAML.items():
+        group.add_argument("--" + name.replace("_", "-"), type=kind, metavar=metavar, help=text)
+
+
+def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -> SearchSpace:
+    """The search space that the arguments mean; also puts the knobs of `--set` into `arguments.knobs`.
+
+    Raises:
+        SpecError: the file, a flag, or two ways of saying the same.
+    """
+    from partitune.spec.overrides import from_flags, parse_settings, with_settings
+    from partitune.spec.search_space import load_search_space
+
+    arguments.knobs, keys = parse_settings(arguments.set)
+    given = {name: getattr(arguments, name) for name in _NO_YAML if getattr(arguments, name) is not None}
+    if arguments.space is not None and given:
+        names = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise SpecError(f"{names}: found beside the search space {arguments.space}; allowed: one of the two forms")
+    if stored is not None and (given or arguments.space is not None or arguments.study is not None):
+        raise SpecError("--resume: found beside a search space or --study; allowed: --resume STUDY, and what changes")
+    named = from_flags(given) if stored is None and arguments.space is None else stored
+    spec = load_search_space(arguments.space) if named is None else named
+    spec = with_settings(spec, keys)
+    for flag, key, value in (
+        ("--trials", "budget.trials", arguments.trials),
+        ("--seed", "random_seed", arguments.seed),
+    ):
+        if value is not None:
+            spec = with_settings(spec, {key: value}, flag)
+    return spec
