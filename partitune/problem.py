@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partitune.bill import Tariff
 from partitune.catalog import at_hand
 from partitune.cluster.gpus import gpu
 from partitune.cluster.hardware import Placement
@@ -50,6 +51,8 @@ class Problem:
     baseline: Mapping[str, Knob]  # flags and UPPER-CASE environment variables the space fixes or starts from
     requests: tuple[Request, ...]
     concurrency: int | None  # closed load; None: requests come at their arrival times
+    goodput: Mapping[str, float]  # limits that a good request keeps; empty: goodput is not asked for
+    tariff: Tariff
     limits: Mapping[str, float]  # service-level objectives: metric -> worst value accepted
     costs: RooflineCosts
 
@@ -154,6 +157,8 @@ def pose(space: SearchSpace) -> Problem:
         baseline={**space.engine.flags, **space.engine.env},
         requests=requests,
         concurrency=concurrency,
+        goodput=space.goodput.limits,
+        tariff=Tariff(space.cluster.gpu_hour_price_usd, space.cluster.gpu_power_w),
         limits=dict(space.slo),
         costs=RooflineCosts(
             architecture, placement, expert_kernel=chosen.expert_kernel(architecture, placement.gpus[0])

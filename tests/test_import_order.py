@@ -9,7 +9,7 @@ import partitune
 
 # fmt: off
 ROOMS = [
-    "errors", "result", "catalog", "spec", "model", "cluster", "partition", "costs", "engines", "sim", "problem",
+    "errors", "result", "bill", "catalog", "spec", "model", "cluster", "partition", "costs", "engines", "sim", "problem",
     "load", "plans", "space", "drivers", "profile", "ray_cluster", "pool", "analysis", "proposer", "store",
     "trial_log", "search", "report", "export", "study", "upkeep", "jobs", "commands", "cli", "__main__",
 ]

@@ -56,3 +56,16 @@ def test_what_nobody_has_is_left_out() -> None:
 
 def test_a_stage_computes_hands_over_or_waits() -> None:
     assert run().wait_s == (3.0, 5.0)
+
+
+def test_goodput_counts_the_requests_that_keep_every_limit() -> None:
+    found = run(
+        RequestTimes("quick", 50, 5, 1.0, 2.0, 4.0),  # ttft 1000, tpot 500, e2e 3000
+        RequestTimes("late", 50, 5, 0.0, 2.5, 4.5),  # ttft 2500
+        RequestTimes("slow", 50, 3, 0.0, 1.0, 8.0),  # tpot 3500
+        RequestTimes("one token", 50, 1, 0.0, 1.0, 1.0),  # tpot 0, as in vLLM's benchmark
+    )
+    assert metrics(found, {"ttft_ms": 2000.0})["goodput_req_s"] == 3 / 8
+    assert metrics(found, {"ttft_ms": 2000.0, "tpot_ms": 500.0})["goodput_req_s"] == 2 / 8
+    assert metrics(found, {"e2e_ms": 1000.0})["goodput_req_s"] == 1 / 8
+    assert "goodput_req_s" not in metrics(found)

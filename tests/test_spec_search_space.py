@@ -129,7 +129,7 @@ def test_the_values_arrive_with_their_types() -> None:
     assert [seed.partition for seed in space.seeds] == [(11, 11, 12, 12), (10, 12, 12, 12)]
     assert space.objectives[0].better is Direction.MAXIMIZE
     assert METRICS["tpot_p99_ms"] is Direction.MINIMIZE
-    assert len(METRICS) == 3 + 16 + 1 + 2
+    assert len(METRICS) == 3 + 16 + 1 + 2 + 3
 
 
 def test_stages_may_differ() -> None:
@@ -268,6 +268,8 @@ WRONG = [
     (15, "objectives: [{metric: ttft_p99_ms, direction: maximize}]", "objectives[0].direction", ["minimize"]),
     (16, "slo: {ttft_p98_ms: 2}", "slo.ttft_p98_ms", ["did you mean ttft_p9"]),
     (16, "slo: {ttft_p99_ms: 0}", "slo.ttft_p99_ms", ["above 0"]),
+    (16, "slo: {goodput_req_s: 1}", "slo.goodput_req_s", ["needs goodput"]),
+    (16, "goodput: {ttft_ms: 0}", "goodput.ttft_ms", ["more than 0"]),
     (16, "slo: {ttft_p99_ms: '5'}", "slo.ttft_p99_ms", ["remove the quotes"]),
     *((18, f"  - {seed}", "seeds[0]", ["such as 10,11,12"]) for seed in
       ("10, 11,12", "' 10,11'", "+10,38", "1_0,38", "'10,38,'", "'\"10,38\"'", "10，38", "10;38", "0,48", "-1,49", "''",

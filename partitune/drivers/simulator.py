@@ -48,7 +48,10 @@ class SimulatorDriver:
         plan = started.plan
         stages = self._stage_reports(candidate, run, started)
         stage, reason = limit_of(run, stages, plan)
-        found = {**metrics(run), "kv_tokens": float(plan.tokens), "kv_blocks": float(plan.num_blocks)}
+        served = metrics(run, self.problem.goodput)
+        gpus = self.problem.placement.tp * self.problem.stages
+        bill = self.problem.tariff.metrics(served["output_throughput_tok_s"], gpus)
+        found = {**served, **bill, "kv_tokens": float(plan.tokens), "kv_blocks": float(plan.num_blocks)}
         return Measurement(
             metrics=found,
             stages=stages,

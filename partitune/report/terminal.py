@@ -17,7 +17,7 @@ from partitune.report.explain import Explained
 from partitune.report.output import Output, table
 from partitune.report.summary import Summary
 from partitune.result import Knob, Objective, Outcome, Result, StageReport
-from partitune.spec.objectives import METRICS
+from partitune.spec.objectives import METRICS, NEEDS
 from partitune.store import StudyRecord, TrialRecord
 
 _GIB = 1 << 30
@@ -105,7 +105,7 @@ def _times(row: StageReport | None) -> list[str]:
 def _print_against_default(console: Output, one: Explained, default: Explained) -> None:
     title = f"against the engine's default {format_partition(default.candidate.partition)}"
     grid = table(title, ("metric", "default", "this", "change"), ("default", "this", "change"))
-    for name in COMPARED:
+    for name in (*COMPARED, *(name for name in NEEDS if one.result.metric(name) is not None)):
         before, after = default.result.metric(name), one.result.metric(name)
         change = "-"
         if before is not None and after is not None:

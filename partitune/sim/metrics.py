@@ -7,6 +7,8 @@ token, gaps between tokens are pooled over all requests, percentiles interpolate
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,10 +18,12 @@ from partitune.sim.run import Run
 PERCENTILES = (50, 90, 99)
 
 
-def metrics(run: Run) -> dict[str, float]:
+def metrics(run: Run, goodput: Mapping[str, float] | None = None) -> dict[str, float]:
     """Throughputs (`_tok_s`, `_req_s`), latencies (`_ms`) and what the pipeline did in `run`.
 
-    A latency nobody has (time per output token when every request makes one token) is left out.
+    A latency nobody has (time per output token when every request makes one token) is left out. `goodput` are limits
+    that a good request keeps (`ttft_ms`, `tpot_ms`, `e2e_ms`); a request of one token has a `tpot_ms` of 0, as in
+    vLLM 0.32 `benchmarks/serve.py`.
     """
     output_tokens = sum(request.output_tokens for request in run.requests)
     prompt_tokens = sum(request.prompt_tokens for request in run.requests)
@@ -44,6 +48,11 @@ def metrics(run: Run) -> dict[str, float]:
     found |= _latency("tpot", (whole - first)[several] / (tokens[several] - 1))
     found |= _latency("itl", run.inter_token_s)
     found |= _latency("e2e", whole)
+    if goodput:
+        tpot = np.divide(whole - first, tokens - 1, out=np.zeros_like(whole), where=several)
+        had = {"ttft_ms": first, "tpot_ms": tpot, "e2e_ms": whole}
+        good = np.all([1e3 * had[name] <= limit for name, limit in goodput.items()], axis=0)
+        found["goodput_req_s"] = float(good.sum()) / duration
     return found
 
 

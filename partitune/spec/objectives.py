@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from partitune.bill import COST, ENERGY
 from partitune.errors import did_you_mean
 from partitune.spec.faults import Fault, describe
 from partitune.spec.strict_model import StrictModel, allowed, number, refused
@@ -27,18 +28,29 @@ class Direction(StrEnum):
 
 
 _RATES = ("output_throughput_tok_s", "total_throughput_tok_s", "request_throughput_req_s")
+GOODPUT = "goodput_req_s"
 _CAPACITY = ("kv_tokens", "kv_blocks")
 _LATENCIES = tuple(
     f"{what}_{point}_ms" for what in ("ttft", "tpot", "itl", "e2e") for point in ("mean", "p50", "p90", "p99")
 )
 
 #: Every metric by name. ttft: time to first token, tpot: mean time per output token after the first of one request,
-#: itl: one gap between two tokens, e2e: the whole request, makespan: the whole workload.
+#: itl: one gap between two tokens, e2e: the whole request, makespan: the whole workload, goodput: requests a second
+#: that keep every limit of `goodput`.
 METRICS: Mapping[str, Direction] = {
     **dict.fromkeys(_RATES, Direction.MAXIMIZE),
     **dict.fromkeys(_LATENCIES, Direction.MINIMIZE),
     "makespan_s": Direction.MINIMIZE,
     **dict.fromkeys(_CAPACITY, Direction.MAXIMIZE),
+    GOODPUT: Direction.MAXIMIZE,
+    COST: Direction.MINIMIZE,
+    ENERGY: Direction.MINIMIZE,
+}
+#: Metrics that need something said: metric -> the key of a search space that says it.
+NEEDS: Mapping[str, str] = {
+    GOODPUT: "goodput",
+    COST: "cluster.gpu_hour_price_usd",
+    ENERGY: "cluster.gpu_power_w",
 }
 
 
@@ -51,6 +63,19 @@ def _metric(name: object) -> object:
 Metric = Annotated[str, BeforeValidator(_metric)]
 #: Worst value that is accepted: an upper limit of a metric that is minimised, else a lower one.
 Limit = Annotated[float, number(0, 1e15, "the worst value accepted", above=True)]
+
+
+class Goodput(StrictModel):
+    """What every single request has to keep to count as good; a figure left out is not asked for."""
+
+    ttft_ms: Annotated[float | None, number(0, 1e9, "worst time to first token", above=True)] = None
+    tpot_ms: Annotated[float | None, number(0, 1e9, "worst time per output token after the first", above=True)] = None
+    e2e_ms: Annotated[float | None, number(0, 1e9, "worst time of the whole request", above=True)] = None
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that were given, by name."""
+        return {name: value for name, value in self if value is not None}
 
 
 class Objective(StrictModel):

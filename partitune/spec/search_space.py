@@ -18,7 +18,7 @@ from partitune.catalog import NAME, Kind
 from partitune.errors import did_you_mean
 from partitune.spec.faults import Fault, describe, text_fault
 from partitune.spec.knobs import FlagValue, Knob, Knobs, PartitionKnob, flag_name_fault, knob_allows, knob_words
-from partitune.spec.objectives import Limit, Metric, Objective
+from partitune.spec.objectives import NEEDS, Goodput, Limit, Metric, Objective
 from partitune.spec.seeds import Seed
 from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.spec_file import SpecFile
@@ -84,6 +84,9 @@ class SearchSpace(SpecFile):
     slo: Annotated[dict[Metric, Limit], allowed("a mapping of metrics to the worst value accepted, above 0")] = Field(
         default_factory=dict
     )
+    goodput: Annotated[Goodput, allowed("a mapping with ttft_ms, tpot_ms, e2e_ms: the limits of a single request")] = (
+        Goodput()
+    )
     seeds: Annotated[
         tuple[Seed, ...],
         Field(strict=False, max_length=1000),
@@ -129,6 +132,7 @@ class SearchSpace(SpecFile):
         if isinstance(knobs, Knobs) and isinstance(engine, Engine):
             yield from _start_faults("flags", engine.flags, knobs.flags)
             yield from _start_faults("env", engine.env, knobs.env)
+        yield from _need_faults(reading, cluster)
         seeds = reading.document.value.get("seeds")
         for index in range(len(seeds) if isinstance(seeds, list) else 0):
             seed = reading.sound("seeds", index)
@@ -144,6 +148,24 @@ def _knob_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
             yield Fault(("knobs", name), "holds bounds of the partition, did you mean partition?; allowed: partition")
         elif text := flag_name_fault(str(name)):
             yield Fault(("knobs", name), text)
+
+
+def _need_faults(reading: Reading, cluster: object) -> Iterator[Fault]:
+    """Metrics that are asked for without what they are computed from."""
+    written, goodput = reading.document.value, reading.sound("goodput")
+    said = {"goodput": bool(goodput.limits) if isinstance(goodput, Goodput) else "goodput" in written}
+    if isinstance(cluster, Cluster):
+        said["cluster.gpu_hour_price_usd"] = cluster.gpu_hour_price_usd is not None
+        said["cluster.gpu_power_w"] = cluster.gpu_power_w is not None
+    slo, objectives = written.get("slo"), written.get("objectives")
+    names: list[tuple[tuple[str | int, ...], object]] = [
+        (("slo", n), n) for n in (slo if isinstance(slo, dict) else ())
+    ]
+    for index, one in enumerate(objectives if isinstance(objectives, list) else ()):
+        names.append((("objectives", index), one.get("metric") if isinstance(one, dict) else one))
+    for path, name in names:
+        if isinstance(name, str) and name in NEEDS and not said.get(NEEDS[name], True):
+            yield Fault(path, f"{name} needs {NEEDS[name]}, which is not given; allowed: with it, or another metric")
 
 
 def _size_faults(cluster: Cluster, parallel: Parallel) -> Iterator[Fault]:

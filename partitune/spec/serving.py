@@ -69,6 +69,7 @@ class Cluster(StrictModel):
     ] = 0.0
     links: Annotated[Links, allowed("a mapping with in_node, between_nodes")] = Links()
     gpu_hour_price_usd: Annotated[float | None, number(0, 1e6, "price of one GPU for an hour", above=True)] = None
+    gpu_power_w: Annotated[float | None, number(0, 1e5, "mean power of one GPU under load", above=True)] = None
 
     def gpu_of_stages(self, stages: int) -> tuple[str, ...]:
         """GPU type of every stage."""
