@@ -99,6 +99,10 @@ class OptunaProposer:
             self._study.tell(trial, state=TrialState.FAIL)  # TPE does not look at these
         return None
 
+    def reserve(self, candidate: Candidate) -> None:
+        """Never propose `candidate`: somebody else did."""
+        self._pending.setdefault(candidate.digest, None)
+
     def _is_new(self, proposal: Proposal) -> bool:
         digest = proposal.candidate.digest
         return digest not in self._known and digest not in self._pending

@@ -1,0 +1,65 @@
+"""How far the simulator can be trusted on this cluster: its rank agreement and its error, from launched candidates.
+
+Decision: what matters is whether it *orders* candidates as the cluster does, so Kendall's tau leads. A factor common to
+all candidates (a GPU that runs 20 % slower than assumed) is no error here: it is reported apart, as bias. Published
+simulators are 1 to 11 % off, more than most partitions differ by, so an error above what the simulator promises takes
+trust away as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+#: Fewest launched candidates from which anything is concluded.
+FEWEST_PAIRS = 5
+#: Rank agreement from which on the simulator's order is followed.
+ENOUGH_TAU = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """Simulated against measured figures of the same candidates, in the first objective."""
+
+    pairs: int
+    tau: float | None  # -1 to 1; None with too few pairs, or where all are equal
+    bias: float | None  # measured / simulated, the median
+    error: float | None  # median distance of a candidate from that, as a share
+
+    def trust(self, promised: float) -> float:
+        """0 to 1: how much of what is launched next follows the simulator, when it promises a gain of `promised`."""
+        if self.pairs < FEWEST_PAIRS or self.tau is None or self.error is None:
+            return 1.0  # nothing speaks against it yet
+        ranks = min(max(self.tau / ENOUGH_TAU, 0.0), 1.0)
+        return ranks if self.error <= promised else ranks * promised / self.error
+
+    @property
+    def text(self) -> str:
+        """One line for a person."""
+        if self.bias is None or self.error is None:
+            return "simulator against cluster: nothing measured yet"
+        rank = "too few to rank" if self.tau is None else f"Kendall tau {self.tau:.2f}"
+        return (
+            f"simulator against cluster: {self.pairs} candidates, {rank}, calibration error {100 * self.error:.1f} % "
+            f"around a factor of {self.bias:.2f}"
+        )
+
+
+def fidelity(pairs: Sequence[tuple[float, float]]) -> Fidelity:
+    """Compare (simulated, measured) values of one metric; pairs that are not above 0 say nothing and are left out."""
+    sound = [(simulated, measured) for simulated, measured in pairs if simulated > 0 and measured > 0]
+    if not sound:
+        return Fidelity(0, None, None, None)
+    ratios = [math.log(measured / simulated) for simulated, measured in sound]
+    bias = median(ratios)
+    error = math.expm1(median(abs(ratio - bias) for ratio in ratios))
+    return Fidelity(len(sound), _tau(sound) if len(sound) >= FEWEST_PAIRS else None, math.exp(bias), error)
+
+
+def _tau(pairs: Sequence[tuple[float, float]]) -> float | None:
+    from scipy import stats
+
+    found = float(stats.kendalltau(*zip(*pairs, strict=True)).statistic)
+    return None if math.isnan(found) else found
