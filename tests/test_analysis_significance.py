@@ -20,7 +20,7 @@ ZONE = 0.01
 
 def test_the_interval_of_three_pairs_is_that_of_the_t_table() -> None:
     # log ratios 0.01, 0.02, 0.03: mean 0.02, s 0.01; t(0.975, 2) = 4.3027 (any table) -> 0.02 ± 0.024842
-    found = paired_gain(THROUGHPUT, [100.0] * 3, [100 * math.exp(x) for x in (0.01, 0.02, 0.03)])
+    found = paired_gain(THROUGHPUT, [100.0] * 3, [100 * math.exp(x) for x in (0.01, 0.02, 0.03)], confidence=0.95)
     assert found is not None
     assert (math.log1p(found.low), math.log1p(found.high)) == pytest.approx((-0.004842, 0.044842), abs=2e-6)
     assert found.verdict(ZONE) == NO_DIFFERENCE
@@ -63,7 +63,7 @@ def test_equal_deployments_are_called_equal_in_95_of_100(pairs: int) -> None:
         found = paired_gain(THROUGHPUT, a.tolist(), b.tolist())
         assert found is not None
         equal += found.verdict(ZONE) == NO_DIFFERENCE
-    assert equal / 2000 >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / 2000)  # two standard errors of 2,000 draws
+    assert equal / 2000 >= 0.95
 
 
 def test_a_gain_of_5_percent_at_2_percent_noise_is_found_with_the_pairs_the_rule_asks_for() -> None:
@@ -81,7 +81,7 @@ def test_a_gain_of_5_percent_at_2_percent_noise_is_found_with_the_pairs_the_rule
 @pytest.mark.parametrize(("noise", "gain", "normal"), [(0.01, 0.01, 16), (0.02, 0.02, 16), (0.04, 0.02, 63)])
 def test_the_rule_is_the_normal_one_plus_what_few_pairs_cost(noise: float, gain: float, normal: int) -> None:
     # Normal figures: n = 2((1.96 + 0.84) noise / gain)²; the t test takes two or three pairs more.
-    assert normal <= pairs_needed(noise, gain) <= normal + 4
+    assert normal <= pairs_needed(noise, gain, confidence=0.95) <= normal + 4
 
 
 def test_a_gain_of_nothing_cannot_be_planned_for() -> None:

@@ -1,0 +1,79 @@
+"""How often the final claims what is not there, and how often it finds what is.
+
+Run: python -m benchmarks.honest_winners
+
+Decision: the whole procedure is judged, not the test statistic alone. Every study measures 40 deployments once each, in
+noise, and the best of them go to the final, exactly the situation in which a single figure deceives.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partitune.analysis.comparison import NO_DIFFERENCE, gain
+from partitune.analysis.final import Final, Run, most_runs
+from partitune.analysis.significance import paired_gain, pairs_needed
+from partitune.result import Objective
+
+THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
+ZONE = 0.01
+STUDIES = 1000
+TRIALS = 40
+
+
+def verdict(
+    random: np.random.Generator, truth: np.ndarray, noise: float, finalists: int, pairs: int
+) -> tuple[str, str]:
+    """What the final says of one study, and what the best single run would have said."""
+
+    def measured(trial: int) -> float:
+        return float(truth[trial] * np.exp(random.normal(0, noise)))
+
+    trials = [measured(trial) for trial in range(len(truth))]
+    best = sorted(range(1, len(truth)), key=lambda trial: -trials[trial])[:finalists]
+    naive = "better" if gain(THROUGHPUT, trials[0], trials[best[0]]) > ZONE else NO_DIFFERENCE
+    one = Final(THROUGHPUT, 0, {trial: trials[trial] for trial in best}, pairs)
+    done: dict[Run, float | None] = {}
+    while due := one.standing(done)[1]:
+        done |= {run: measured(run.trial) for run in due}
+    runs = one.measured_pairs(done)
+    found = paired_gain(
+        THROUGHPUT, [done[default] or 0.0 for default, _ in runs], [done[winner] or 0.0 for _, winner in runs]
+    )
+    return (found.verdict(ZONE) if found else NO_DIFFERENCE), naive
+
+
+def share(truth: np.ndarray, noise: float, finalists: int, pairs: int, wanted: str) -> tuple[float, float]:
+    """Share of studies whose final, and whose best single run, say `wanted`."""
+    random = np.random.default_rng(20261130)
+    said = [verdict(random, truth, noise, finalists, pairs) for _ in range(STUDIES)]
+    return (
+        sum(final.startswith(wanted) for final, _ in said) / STUDIES,
+        sum(naive.startswith(wanted) for _, naive in said) / STUDIES,
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"{STUDIES} studies each of {TRIALS} trials; simulated noise, fixed seed")
+    equal = np.full(TRIALS, 100.0)
+    for noise in (0.02, 0.10):
+        final, naive = share(equal, noise, 4, 5, NO_DIFFERENCE)
+        print(
+            f"all equal, {100 * noise:.0f} % noise: called equal in {100 * final:.1f} % of the finals, "
+            f"in {100 * naive:.1f} % by single runs"
+        )
+    pairs = pairs_needed(0.02, 0.05)
+    alone, _ = share(np.array([100.0, 105.0]), 0.02, 1, pairs, "better")
+    print(f"one trial better by 5 %, 2 % noise: found in {100 * alone:.1f} % with the {pairs} pairs the rule asks for")
+    one_better = np.append(equal, 105.0)
+    for finalists in (4, 8):
+        final, _ = share(one_better, 0.02, finalists, pairs, "better")
+        print(
+            f"the same among {TRIALS} equal ones: found in {100 * final:.1f} % with {finalists} finalists "
+            f"({most_runs(finalists, pairs)} starts)"
+        )
+
+
+if __name__ == "__main__":
+    main()
