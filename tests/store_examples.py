@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from partitune.result import Candidate, Measurement, Outcome, Result, StageReport
-from partitune.store import Store
+from partitune.store import Resumed, Store
 
 SPEC = {"model": "kimi-k3", "parallel": {"pp": 2, "tp": 8}, "knobs": [{"name": "max_num_seqs", "values": [64, 128]}]}
 
@@ -36,6 +38,13 @@ def failed(outcome: Outcome = Outcome.FAILED, reason: str = "the engine did not 
 def start(store: Store, name: str = "k3") -> str:
     store.create_study(name, SPEC, engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=7)
     return name
+
+
+def again(
+    store: Store, spec: Mapping[str, Any] = SPEC, name: str = "k3", *, runner: str = "simulator", **how: Any
+) -> Resumed:
+    """Go on with what `start` began."""
+    return store.resume(name, spec, engine="vllm", engine_version="0.33.0", runner=runner, random_seed=7, **how)
 
 
 def filled(path: Path, trials: int = 3) -> Path:

@@ -15,6 +15,7 @@ import pytest
 
 from partitune.errors import ClusterError
 from partitune.jobs import address, client
+from partitune.jobs.address import checked
 from partitune.jobs.client import Head
 from partitune.jobs.package import pack
 from partitune.spec.runner import load_runner
@@ -75,6 +76,20 @@ def head_that(*answers: tuple[str, str, int, Any]) -> dict[tuple[str, str], list
 def test_an_address_that_is_none_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(ClusterError, match="http://HOST:8265"):
         Head(address if address != "auto" else "auto://x")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("head", "http://head:8265"),
+        ("head:9000/", "http://head:9000"),
+        ("http://head", "http://head"),
+        ("https://ray.example/", "https://ray.example"),
+        ("[::1]", "http://[::1]:8265"),
+    ],
+)
+def test_a_bare_host_means_the_port_of_the_dashboard(typed: str, meant: str) -> None:
+    assert checked(typed) == meant
 
 
 def test_a_closed_port_is_said_at_once() -> None:
@@ -177,3 +192,17 @@ def test_an_upload_that_is_refused_for_its_size_names_the_way_out() -> None:
     answers = head_that(("PUT", "/api/packages/", 413, "Request Entity Too Large"))
     with stranger(answers) as address, pytest.raises(ClusterError, match="--dry-run"):
         submit(address)
+
+
+@pytest.mark.filterwarnings("ignore:ssl=None:DeprecationWarning")  # Ray's own call of aiohttp
+def test_a_head_that_goes_while_a_log_is_followed_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LOOK_S", 0.01)
+    monkeypatch.setattr(client, "AWAY_S", 0.1)
+    ours = {**DETAILS, "metadata": {"partitune": "0.1.0+0", "study": "tiny"}}
+    place = ("GET", "/api/jobs/partitune-tiny-1")
+    with stranger(head_that((*place, 200, ours), (*place, 503, "going down"))) as address:
+        lines = Head(address).follow("partitune-tiny-1")
+        start = time.monotonic()
+        with pytest.raises(ClusterError, match="going down"):
+            next(lines)
+        assert time.monotonic() - start < 20  # and not when a silent log would be doubted

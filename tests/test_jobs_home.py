@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partitune.analysis.final import Run
 from partitune.errors import ClusterError, StoreError
 from partitune.jobs.home import Home
 from partitune.jobs.messages import MAX_BYTES, PIECE, Decoder, EndMessage, StudyMessage, TrialMessage, encode
@@ -42,6 +43,9 @@ def test_a_database_comes_home_whole(tmp_path: Path) -> None:
     with Store.open(filled(tmp_path / "job.db", trials=3)) as store:
         store.record("k3", 3, failed(reason="no\nmemory \x1b[31m é"), "seed:0")
         store.record("k3", 4, failed(Outcome.LOST, "node gone"), "sampler:1")
+        store.record_screened("k3", "exact:front-0", ok())
+        for pair in (1, 2):
+            store.record_repeat("k3", Run("verdict", pair, 3), ok(knob=pair))
         store.finish("k3", StudyState.FINISHED)
     with Store.open(tmp_path / "home.db") as store:
         home = Home(store)
@@ -50,6 +54,8 @@ def test_a_database_comes_home_whole(tmp_path: Path) -> None:
         assert home.trials == {"k3": 5}
     with Store.open(tmp_path / "home.db", read_only=True) as there, Store.open(tmp_path / "job.db") as here:
         assert there.trials("k3") == here.trials("k3")
+        assert there.screened("k3") == here.screened("k3") != []
+        assert there.repeats("k3") == here.repeats("k3") != []
         assert there.study("k3").spec == here.study("k3").spec
         assert there.study("k3").state is StudyState.FINISHED
         assert there.study("k3").random_seed == 7
@@ -71,7 +77,10 @@ def test_what_is_new_is_sent_once(tmp_path: Path) -> None:
 
 def test_coming_home_twice_changes_nothing_and_goes_on(tmp_path: Path) -> None:
     lines = sent(filled(tmp_path / "job.db"))
-    for part in (lines[:2], lines):
+    with Store.open(tmp_path / "job.db") as store:
+        store.record_repeat("k3", Run("selection", 1, 2), ok())
+    lines = sent(tmp_path / "job.db")
+    for part in (lines[:2], lines, lines):
         with Store.open(tmp_path / "home.db") as store:
             home = Home(store)
             for line in part:
@@ -88,7 +97,8 @@ def test_a_study_that_means_something_else_is_not_mixed(tmp_path: Path) -> None:
         store.create_study(
             "k3", {**SPEC, "model": "other"}, engine="vllm", engine_version="0", runner="simulator", random_seed=7
         )
-        with pytest.raises(StoreError, match=r"another spec.*model: 'other' -> 'kimi-k3'"):
+        store.record("k3", 0, ok(), "default")
+        with pytest.raises(StoreError, match=r"another spec:\n  model: 'other' -> 'kimi-k3'"):
             Home(store).take(lines[0])
 
 

@@ -47,6 +47,21 @@ def test_only_named_files_travel_and_ignore_files_do_not_matter(space_file: Path
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_what_a_runner_names_beside_it_travels_to_the_same_place(space_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "step").mkdir()
+    for name in ("mine.py", "step/run.sh", "step/node.sh", "other.py"):
+        (tmp_path / name).write_text(name)
+    words = ["bash", "{folder}/step/run.sh", "{folder}/step", "{result}", "{folder}/../outside", "{folder}"]
+    for settings, expected in (
+        ({"driver": "mine.py:Mine"}, {"runners/mine.py"}),
+        ({"driver": "command", "command": words}, {"runners/step/run.sh", "runners/step/node.sh"}),
+    ):
+        runner = Runner.from_mapping({"name": "mine", **settings}, folder=tmp_path)
+        found = pack(load_search_space(str(space_file)), runner).files
+        assert {path for path in found if path.startswith("runners/")} == {"runners/mine.yaml", *expected}
+    assert found["runners/step/run.sh"] == b"step/run.sh"
+
+
 def test_equal_files_give_an_equal_archive(space_file: Path) -> None:
     assert packed(space_file).archive() == packed(space_file).archive()
 

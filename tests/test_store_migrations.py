@@ -30,12 +30,14 @@ def schema(path: Path) -> dict[str, object]:
     inspector = inspect(engine)
     found: dict[str, object] = {}
     for table in inspector.get_table_names():
-        columns = [(one["name"], str(one["type"]), one["nullable"]) for one in inspector.get_columns(table)]
+        columns = [
+            (one["name"], str(one["type"]), one["nullable"], one["default"]) for one in inspector.get_columns(table)
+        ]
         indexes = [(one["name"], one["column_names"], one["unique"]) for one in inspector.get_indexes(table)]
         unique = [one["column_names"] for one in inspector.get_unique_constraints(table)]
         keys = [(one["constrained_columns"], one["referred_table"]) for one in inspector.get_foreign_keys(table)]
         primary = inspector.get_pk_constraint(table)["constrained_columns"]
-        found[table] = (sorted(columns), sorted(indexes, key=str), sorted(unique), keys, primary)
+        found[table] = (sorted(columns, key=str), sorted(indexes, key=str), sorted(unique), keys, primary)
     engine.dispose()
     return found
 
@@ -52,7 +54,7 @@ def test_a_migrated_database_has_the_schema_of_a_fresh_one(tmp_path: Path) -> No
     Store.open(old).close()
     Store.open(tmp_path / "fresh.db").close()
     assert schema(old) == schema(tmp_path / "fresh.db")
-    assert len(schema(old)) == 4
+    assert len(schema(old)) == 7
     assert steps(old) == steps(tmp_path / "fresh.db") == [step.__name__ for step in migrations.MIGRATIONS]
 
 
@@ -64,6 +66,8 @@ def test_the_first_trials_ever_written_are_still_read(tmp_path: Path) -> None:
             ("default:", ok()),
             ("sampler:1", infeasible),
         ]
+        store.record("k3", 2, ok(), "sampler:1")
+        assert [one.revision for one in store.trials("k3")] == [0, 0, 0]
 
 
 def test_every_table_is_prefixed_since_optuna_may_share_the_file() -> None:

@@ -17,7 +17,7 @@ from partitune import __version__
 from partitune.errors import StoreError
 from partitune.result import Candidate, Measurement, Outcome, Result, StageReport
 from partitune.store import SpecChanged, Store, StudyState
-from tests.store_examples import SPEC, failed, ok, stage, start
+from tests.store_examples import SPEC, again, failed, ok, stage, start
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_resume_continues_under_the_same_spec(store: Store) -> None:
         "parallel": {"tp": 8, "pp": 2},
         "model": "kimi-k3",
     }
-    record = store.resume("k3", same, runner="simulator")
+    record = again(store, same).study
     assert (record.state, record.finished_at) == (StudyState.RUNNING, None)
     assert record.random_seed == 7
     assert len(store.trials("k3")) == 1
@@ -253,36 +253,89 @@ def test_resume_continues_under_the_same_spec(store: Store) -> None:
 )
 def test_resume_under_another_spec_names_the_changed_keys(store: Store, changed: dict[str, object], names: str) -> None:
     start(store)
-    with pytest.raises(StoreError, match=f"study k3 was started with another spec. Changed: {names}. Undo"):
-        store.resume("k3", changed, runner="simulator")
+    store.record("k3", 0, ok(), "default")
+    with pytest.raises(StoreError, match=rf"study k3 was started with another spec:\n  {names}\nUndo"):
+        again(store, changed)
 
 
 def test_resume_refuses_another_runner(store: Store) -> None:
     start(store)
-    with pytest.raises(StoreError, match="Changed: runner: 'simulator' -> 'vllm-2node'"):
-        store.resume("k3", SPEC, runner="vllm-2node")
+    store.record("k3", 0, ok(), "default")
+    with pytest.raises(StoreError, match="\n  runner: 'simulator' -> 'vllm-2node'\n"):
+        again(store, runner="vllm-2node")
 
 
 def test_resume_lets_differ_what_does_not_change_a_trial(store: Store) -> None:
-    store.create_study(
-        "k", SPEC | {"budget": 10}, engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=7
-    )
-    store.resume("k", SPEC | {"budget": 20}, runner="simulator", may_differ=["budget"])
-    assert store.study("k").spec["budget"] == 20  # the newest one stands
+    start(store)
+    again(store, SPEC | {"budget": 10})
+    store.record("k3", 0, ok(), "default")
+    assert again(store, SPEC | {"budget": 20}, may_differ=["budget"]).changes == ()
+    assert store.study("k3").spec["budget"] == 20  # the newest one stands
     with pytest.raises(StoreError, match="budget: 20 -> 30"):
-        store.resume("k", SPEC | {"budget": 30}, runner="simulator")
+        again(store, SPEC | {"budget": 30})
 
 
 def test_resume_takes_the_changes_that_were_asked_for_and_no_others(store: Store) -> None:
     start(store)
+    store.record("k3", 0, ok(), "default")
     wider = SPEC | {"knobs": [{"name": "max_num_seqs", "values": [64, 128, 256]}]}
-    with pytest.raises(SpecChanged, match=r"Changed: parallel\.pp: 2 -> 4\. Undo") as caught:
-        store.resume("k3", wider | {"parallel": {"pp": 4, "tp": 8}}, runner="simulator", accepted=["knobs"])
+    with pytest.raises(SpecChanged, match=r":\n  parallel\.pp: 2 -> 4\nUndo") as caught:
+        again(store, wider | {"parallel": {"pp": 4, "tp": 8}}, accepted=["knobs"])
     assert caught.value.keys == {"parallel"}
     assert store.study("k3").spec == SPEC
-    store.resume("k3", wider, runner="simulator", accepted=["knobs"])
+    (change,) = again(store, wider, accepted=["knobs"]).changes
+    assert change.startswith("knobs[0].values: [64, 128] -> [64, 128, 256]")
     assert store.study("k3").spec == wider
-    store.resume("k3", wider, runner="simulator")
+    assert again(store, wider).changes == ()
+    assert (store.set_aside("k3"), len(store.trials("k3"))) == ((), 1)
+
+
+OTHER = SPEC | {"model": "qwen3-8b"}
+
+
+def test_trials_of_another_spec_are_set_aside_and_come_back_with_it(store: Store) -> None:
+    start(store)
+    store.record("k3", 0, ok(knob=1), "default")
+    store.record("k3", 1, failed(), "sampler")
+    resumed = again(store, OTHER, runner="two-nodes", anew=True)
+    assert resumed.changes == ("model: 'kimi-k3' -> 'qwen3-8b'", "runner: 'simulator' -> 'two-nodes'")
+    assert (resumed.study.spec, resumed.study.runner) == (OTHER, "two-nodes")
+    assert (store.trials("k3"), sum(store.counts("k3").values())) == ([], 0)
+    assert (store.set_aside("k3"), store.next_number("k3")) == ((0, 1), 2)
+    store.record("k3", 2, ok(knob=1), "default")
+    assert [trial.number for trial in store.trials("k3")] == [2]
+    assert (store.trial("k3", 0).result, store.trial("k3", 0).revision) == (ok(knob=1), 0)
+    with pytest.raises(StoreError, match="trial 0 of study k3 is already stored"):
+        store.record("k3", 0, failed(), "default")
+    wider = SPEC | {"knobs": []}
+    back = again(store, wider, anew=True, accepted=["knobs"])
+    assert (back.study.revision, [trial.number for trial in store.trials("k3")]) == (0, [0, 1])
+    assert (store.set_aside("k3"), store.next_number("k3")) == ((2,), 3)
+    third = again(store, OTHER | {"model": "tiny"}, anew=True, accepted=["knobs"])
+    assert (third.study.revision, store.set_aside("k3")) == (2, (0, 1, 2))
+    store.delete_study("k3")
+    assert start(store) == "k3"
+    assert (store.trials("k3"), store.set_aside("k3")) == ([], ())
+
+
+def test_the_specs_of_trials_set_aside_are_plain_to_sqlite_users(store: Store, tmp_path: Path) -> None:
+    start(store)
+    store.record("k3", 0, ok(), "default")
+    again(store, OTHER, anew=True)
+    connection = sqlite3.connect(tmp_path / "results.db")
+    query = """SELECT t.number, json_extract(r.spec, '$.model'), r.runner FROM partitune_trials t
+               JOIN partitune_revisions r ON r.study_id = t.study_id AND r.number = t.revision"""
+    assert connection.execute(query).fetchall() == [(0, "kimi-k3", "simulator")]
+    connection.close()
+
+
+def test_a_study_without_trials_takes_any_spec(store: Store) -> None:
+    start(store)
+    assert again(store, OTHER).changes == ("model: 'kimi-k3' -> 'qwen3-8b'",)
+    store.record("k3", 0, ok(), "default")
+    again(store, SPEC, anew=True)
+    assert again(store, OTHER).study.spec == OTHER  # nothing was tried meanwhile
+    assert [trial.number for trial in store.trials("k3")] == [0]
 
 
 def test_a_spec_with_what_json_cannot_hold_is_refused(store: Store) -> None:
@@ -290,23 +343,7 @@ def test_a_spec_with_what_json_cannot_hold_is_refused(store: Store) -> None:
         store.create_study("k", {"rate": math.inf}, engine="e", engine_version="1", runner="r", random_seed=0)
     start(store)
     with pytest.raises(StoreError, match=r"spec.path is a PosixPath"):
-        store.resume("k3", {"path": Path("x")}, runner="simulator")
-
-
-def test_a_duplicate_is_found_in_its_study_unless_it_was_lost(store: Store) -> None:
-    start(store)
-    start(store, "other")
-    digest = ok().candidate.digest
-    assert store.find_measured("k3", digest) is None
-    store.record("other", 0, ok(), "default")
-    store.record("k3", 0, failed(Outcome.LOST, "node gone"), "default")
-    assert store.find_measured("k3", digest) is None
-    store.record("k3", 1, failed(), "default")
-    store.record("k3", 2, ok(), "default")
-    found = store.find_measured("k3", digest)
-    assert found is not None
-    assert (found.study, found.number) == ("k3", 1)  # a launch that failed is not tried again either
-    assert store.find_measured("k3", ok(knob=1).candidate.digest) is None
+        again(store, {"path": Path("x")})
 
 
 def test_counts_name_every_outcome(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from partitune import trial_log
 from partitune.cli import main
 from partitune.drivers.interface import run
+from partitune.drivers.ledger import Ledger, state_folder
 from partitune.errors import StoreError
 from partitune.result import Candidate, Objective
 from partitune.store import Store, StudyState
@@ -21,6 +23,7 @@ from partitune.trial_log import TrialLog, log_file
 from partitune.upkeep.status import look
 from tests.scripted import ScriptedDriver
 from tests.store_examples import filled, ok, start
+from tests.test_store_migrations import first_database
 from tests.test_store_processes import writer
 
 OBJECTIVES = (Objective("output_throughput_tok_s", "maximize"),)
@@ -151,6 +154,88 @@ def test_gc_deletes_a_study_only_by_name(here: Path, capsys: pytest.CaptureFixtu
     assert not (here / "results.db.logs" / "other.jsonl").exists()
 
 
+def trial(state: Path, name: str, days: float, files: tuple[str, ...] = ("node0.log",)) -> Path:
+    """A start's folder whose newest file is that old."""
+    folder = state / "trials" / name
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("x" * 100)
+    then = time.time() - days * 86_400
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (then, then))
+    return folder
+
+
+def test_gc_takes_the_files_of_old_starts_on_this_machine_but_never_of_one_that_runs(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
+    state = state_folder()
+    old, nested = trial(state, "old", 40), trial(state, "nested", 40, ("node0.log", "deep/er/window-1.json"))
+    busy = trial(state, "busy", 31)
+    (busy / "new.log").write_text("")  # of today, though its folder is old
+    os.utime(busy, (0, 0))
+    other = state.parent / "another-host" / "trials" / "old"
+    shutil.copytree(old, other)
+    (nested / "link").symlink_to(other)
+    (state / "trials" / "linked").symlink_to(other)
+    trial(state, "runs", 40)
+    running = Ledger(state / "started").open("runs", "node0", None, {})
+    settled, fresh = trial(state, "settled", 0.1), trial(state, "fresh", 0)
+    os.utime(nested, (0, 0))
+    os.utime(nested / "link", (0, 0), follow_symlinks=False)
+    everything = sorted(state.rglob("*"))
+
+    assert main(["gc", "--no-db", "--dry-run"]) == 0
+    would = capsys.readouterr().out
+    assert would.splitlines() == [
+        f"would remove {nested} (of a start that is over, 40 days old)",
+        f"would remove {old} (of a start that is over, 40 days old)",
+        would.splitlines()[-1],
+    ]
+    link_and_folders = sum(
+        path.lstat().st_size for path in nested.rglob("*") if not path.is_file() or path.is_symlink()
+    )
+    assert would.splitlines()[-1] == (f"would remove files of 2 starts on this machine, {300 + link_and_folders} bytes")
+    assert sorted(state.rglob("*")) == everything
+
+    search("--trials", "1")
+    capsys.readouterr()
+    assert main(["gc"]) == 0
+    assert capsys.readouterr().out.endswith(would.replace("would remove", "removed"))
+    left = ["busy", "fresh", "linked", "runs", "settled"]
+    assert sorted(path.name for path in (state / "trials").iterdir()) == left
+    assert (other / "node0.log").exists()
+
+    Ledger(state / "started").close(running)
+    assert main(["gc", "--no-db", "--older-than", "0"]) == 0
+    assert f"removed {settled} (" in capsys.readouterr().out
+    # `fresh` was written to within the hour: its record may be about to come.
+    assert sorted(path.name for path in (state / "trials").iterdir()) == ["busy", "fresh", "linked"]
+    assert fresh.exists()
+
+
+def test_gc_without_a_database_deletes_no_study(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gc", "--no-db", "--delete-study", "tiny"]) == 2
+    assert "--delete-study: found beside --no-db" in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("days", ["-1", "nan", "soon"])
+def test_gc_refuses_an_age_that_is_none(days: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["gc", "--older-than", days])
+    assert f"found '{days}'; allowed: a number of days, such as 30, not below 0" in capsys.readouterr().err
+
+
+def test_gc_brings_an_older_database_up_to_date(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first_database(here / "results.db")
+    assert main(["studies"]) == 2
+    assert "`partitune gc` or the next search into it brings it up to date" in capsys.readouterr().err
+    assert main(["gc"]) == 0
+    assert main(["studies"]) == 0
+
+
 def test_gc_makes_no_database_and_waits_for_nobody(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gc"]) == 2
     assert "no such file" in capsys.readouterr().err
@@ -220,3 +305,60 @@ class TestResume:
         said = capsys.readouterr().err
         assert "workload.requests: 16 -> 20" in said
         assert "--extend" not in said
+        assert "go on and set its " in said
+
+    def test_a_changed_study_goes_on_when_asked_for_as_if_it_were_new(
+        self, here: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        changed = ["--set", "workload.requests=20", "--seed", "3", "--trials", "6"]
+        search(*changed, "--db", "new.db")
+        search("--trials", "4")
+        capsys.readouterr()
+        resume = ["search", "--resume", "tiny", "--pool", "local", *changed]
+        assert main([*resume, "--extend"]) == 2
+        said = capsys.readouterr().err
+        assert "\n  random_seed: 0 -> 3\n  workload.requests: 16 -> 20\nUndo that" in said
+        assert said.endswith("or go on and set its 4 trials aside: --accept-changes\n")
+        assert main([*resume, "--accept-changes"]) == 0
+        done = capsys.readouterr()
+        assert (
+            "tiny goes on under a changed spec:\n  random_seed: 0 -> 3\n  workload.requests: 16 -> 20\n4 tr" in done.err
+        )
+        assert "trials: 6 ok" in done.out
+        assert "4 trials measured under an earlier spec of the study are set aside" in done.out
+        with Store.open("results.db", read_only=True) as one, Store.open("new.db", read_only=True) as other:
+            trials, wanted = one.trials("tiny"), other.trials("tiny")
+        assert [trial.number for trial in trials] == [4, 5, 6, 7, 8, 9]
+        figures = [[(t.origin, t.result.candidate, t.result.measurement) for t in found] for found in (trials, wanted)]
+        assert figures[0] == figures[1]  # neither taught by what came before, nor kept from trying it again
+        assert main([*resume, "--trials", "7"]) == 0  # what was accepted is the study now
+
+    def test_what_was_set_aside_is_shown_and_never_deployed(
+        self, here: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        search("--trials", "3")
+        search("--trials", "2", "--set", "workload.requests=20", "--accept-changes")
+        capsys.readouterr()
+        main(["status"])
+        assert "2/2 trials (2 ok), 3 of an earlier spec set aside, best" in capsys.readouterr().out
+        main(["pareto", "--json"])
+        front = json.loads(capsys.readouterr().out)
+        assert front["set_aside"] == 3
+        assert {trial["trial"] for trial in front["pareto"]} <= {3, 4}
+        assert main(["show", "--trial", "0"]) == 0
+        assert capsys.readouterr().out.startswith("set aside: measured under an earlier spec of the study\n")
+        assert main(["show", "--trial", "9"]) == 2
+        assert main(["export", "--trial", "0", "-o", "deploy.env"]) == 2
+        assert "--trial 0: was measured under an earlier spec of study tiny and is set aside" in capsys.readouterr().err
+        assert not (here / "deploy.env").exists()
+        assert main(["export", "-o", "deploy.env"]) == 0
+        assert "3 trials measured under an earlier spec" in capsys.readouterr().out
+        search("--trials", "3", "--accept-changes")  # back to the first spec, which is measured already
+        assert json.loads(capsys.readouterr().out)["set_aside"] == 2
+
+    def test_a_budget_of_gpu_hours_that_never_ends_a_simulation_is_said(
+        self, here: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        main(["search", "tiny", "--pool", "local", "--trials", "2", "--set", "budget.gpu_hours=0.5"])
+        said = capsys.readouterr().err
+        assert "simulated trials use no GPU: the budget of 0.5 GPU-hours does not end this search" in said

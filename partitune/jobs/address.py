@@ -15,12 +15,16 @@ from partitune.errors import ClusterError
 
 #: Seconds in which a head has to answer.
 ANSWER_S = 10.0
+#: Where a dashboard listens unless it was told otherwise.
+DASHBOARD_PORT = 8265
 
 
 def checked(address: str) -> str:
-    """The address with its scheme. Raises ClusterError."""
+    """The address with its scheme; a bare HOST means Ray's own port there. Raises ClusterError."""
     whole = address if "://" in address else f"http://{address}"
     try:
+        if urlsplit(whole).port is None and "://" not in address:
+            whole = f"{whole.rstrip('/')}:{DASHBOARD_PORT}"
         parts = urlsplit(whole)
         sound = parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/") and parts.port != 0
     except ValueError:

@@ -98,13 +98,14 @@ def _submit(arguments: argparse.Namespace) -> int:
         home=arguments.fetch_results,
         python=arguments.python,
     )
-    _say_shipped(made.shipment)
     if arguments.dry_run:
+        _say_shipped(made.shipment)
         print(made.entrypoint)
         return 0
     head = Head(arguments.address)
     if arguments.fetch_results is not None:
         _check_home(arguments.fetch_results, made.study)
+    _say_shipped(made.shipment)
     job_id = head.submit(made.entrypoint, made.shipment, study=made.study, results=made.results, env=ENVIRONMENT)
     watched = arguments.follow or arguments.fetch_results is not None
     print(job_id, file=sys.stderr if watched else sys.stdout)

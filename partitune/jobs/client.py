@@ -146,20 +146,22 @@ class Head:
             return str(self._client.get_job_logs(job_id)).splitlines(keepends=True)
 
     def follow(self, job_id: str) -> Iterator[str]:
-        """The lines of a job's log as they come, until it ends; a broken connection is made anew."""
+        """The lines of a job's log as they come, to its end; a broken connection is made anew while the head lives."""
         self.job(job_id)
         seen, heard_at = 0, time.monotonic()
         while True:
+            broken: ClusterError | None = None
             try:
                 for number, line in enumerate(self._lines(job_id)):
                     if number >= seen:
                         seen, heard_at = number + 1, time.monotonic()
                         yield line
-                if self.job(job_id).ended:
-                    return
-            except ClusterError:
-                if time.monotonic() > heard_at + AWAY_S + SILENCE_S:
-                    raise
+            except ClusterError as error:
+                broken = error
+            if self.watch(job_id).ended and broken is None:
+                return
+            if broken is not None and time.monotonic() > heard_at + AWAY_S + SILENCE_S:
+                raise broken
             time.sleep(LOOK_S)
 
     def watch(self, job_id: str) -> Job:
@@ -232,6 +234,10 @@ def _explanation(address: str, error: Exception) -> ClusterError:
     if "status code 413" in text:
         return ClusterError(f"Ray at {address} takes no upload of that size; see what is shipped with --dry-run")
     last = text.splitlines()[-1] if "Traceback" in text else text
+    if isinstance(error, OSError):
+        return ClusterError(
+            f"Ray at {address}: the connection broke: {last}\nThe head has ended or is too busy to answer; try again"
+        )
     return ClusterError(f"Ray at {address}: {last}")
 
 

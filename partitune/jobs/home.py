@@ -7,8 +7,9 @@ spec is never mixed with it.
 
 from __future__ import annotations
 
+from partitune.analysis.final import Run
 from partitune.errors import ClusterError
-from partitune.jobs.messages import Decoder, EndMessage, StudyMessage, TrialMessage
+from partitune.jobs.messages import Decoder, EndMessage, RepeatMessage, ScreenedMessage, StudyMessage, TrialMessage
 from partitune.store import Store, StudyState
 
 
@@ -35,8 +36,15 @@ class Home:
         match message:
             case StudyMessage():
                 self._enter(self._store, message)
-            case TrialMessage(study=study) | EndMessage(study=study) if study not in self.trials:
-                raise ClusterError(f"the job's log holds a trial of the study {study!r} before the study itself")
+            case _ if message.study not in self.trials:
+                raise ClusterError(
+                    f"the job's log holds a trial of the study {message.study!r} before the study itself"
+                )
+            case ScreenedMessage():
+                self._store.record_screened(message.study, message.origin, message.result)
+            case RepeatMessage():
+                run = Run(message.phase, message.repeat, message.trial)
+                self._store.record_repeat(message.study, run, message.result, finished_at=message.finished_at)
             case TrialMessage():
                 self._store.record(
                     message.study, message.number, message.result, message.origin, finished_at=message.finished_at
@@ -56,10 +64,8 @@ class Home:
     def _enter(self, store: Store, study: StudyMessage) -> None:
         self.trials[study.name] = 0
         self._open.add(study.name)
-        if study.name in {known.name for known in store.studies()}:
-            store.resume(study.name, study.spec, runner=study.runner)
-            return
-        store.create_study(
+        known = study.name in {one.name for one in store.studies()}
+        (store.resume if known else store.create_study)(
             study.name,
             study.spec,
             engine=study.engine,

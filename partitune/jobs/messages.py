@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 
+from partitune.analysis.final import Phase
 from partitune.errors import ClusterError
 from partitune.result import Result
 from partitune.store import StudyState
@@ -30,6 +31,7 @@ PIECE = 4000
 MAX_BYTES = 16 << 20
 _Count = Annotated[int, Field(ge=0, lt=2**63)]  # what a database column holds
 _Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
+_Time = Annotated[AwareDatetime, Field(ge=datetime(2020, 1, 1, tzinfo=UTC))]
 _MARK = re.compile(r"@partitune(\+?) ([A-Za-z0-9+/]+=*)\n?$")
 
 
@@ -53,9 +55,32 @@ class TrialMessage:
     study: _Text
     number: _Count
     origin: _Text
-    finished_at: Annotated[AwareDatetime, Field(ge=datetime(2020, 1, 1, tzinfo=UTC))]
+    finished_at: _Time
     result: Result
     kind: Literal["trial"] = "trial"
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenedMessage:
+    """What `Store.record_screened` needs."""
+
+    study: _Text
+    origin: _Text
+    result: Result
+    kind: Literal["screened"] = "screened"
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatMessage:
+    """What `Store.record_repeat` needs."""
+
+    study: _Text
+    phase: Phase
+    repeat: _Count
+    trial: _Count
+    finished_at: _Time
+    result: Result
+    kind: Literal["repeat"] = "repeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +92,7 @@ class EndMessage:
     kind: Literal["end"] = "end"
 
 
-Message = StudyMessage | TrialMessage | EndMessage
+Message = StudyMessage | ScreenedMessage | TrialMessage | RepeatMessage | EndMessage
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
 
 

@@ -88,9 +88,11 @@ def pack(space: SearchSpace, runner: Runner) -> Shipment:
     """
     space_path, runner_path = (f"{kind.folder}/{file.name}.yaml" for kind, file in _kinds(space, runner))
     found = {space_path: as_yaml(space.resolved()), runner_path: as_yaml(runner.resolved())}
-    for named in named_files(space):
+    of_space = {"/".join((FILES, *named.parts[1:])): at_hand(named) for named in named_files(space)}
+    of_runner = {f"{Kind.RUNNER.folder}/{path}": named for path, named in runner.named_files().items()}
+    for path, named in {**of_space, **of_runner}.items():
         try:
-            found["/".join((FILES, *named.parts[1:]))] = at_hand(named).read_bytes()
+            found[path] = named.read_bytes()
         except OSError as error:
             raise SpecError(f"{named}: cannot be shipped: {error.strerror}") from error
     made = Shipment(space_path, runner_path, found, package_files())
@@ -109,15 +111,13 @@ def _kinds(space: SearchSpace, runner: Runner) -> Iterator[tuple[Kind, SpecFile]
 
 
 def named_files(space: SearchSpace) -> list[Path]:
-    """The files a search space names: of a model its config.json (and ModelOpt's beside it), and the trace."""
+    """The files a search space names: of a model its config.json (and ModelOpt's beside it), and the traces."""
     found = []
     if (model := space.model_path) is not None:
         config = model / "config.json" if at_hand(model).is_dir() else model
         quantisation = config.parent / "hf_quant_config.json"
         found += [config, quantisation] if at_hand(quantisation).is_file() else [config]
-    if space.trace_path is not None:
-        found.append(space.trace_path)
-    return found
+    return [*found, *dict.fromkeys(space.trace_paths)]
 
 
 def package_files() -> dict[str, bytes]:

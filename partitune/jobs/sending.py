@@ -15,11 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from partitune.errors import StoreError
-from partitune.jobs.messages import EndMessage, Message, StudyMessage, TrialMessage, encode
+from partitune.jobs.messages import (
+    EndMessage,
+    Message,
+    RepeatMessage,
+    ScreenedMessage,
+    StudyMessage,
+    TrialMessage,
+    encode,
+)
 from partitune.store import Store
 
 #: Seconds a search has to end by itself after SIGTERM.
@@ -34,7 +43,7 @@ class Sender:
     def __init__(self, database: Path, write: Callable[[str], object]) -> None:
         self._database = database
         self._write = write
-        self._sent: dict[str, int] = {}  # study -> trials sent
+        self._sent: Counter[tuple[str, str]] = Counter()  # study, what of it -> how many were sent
 
     def send_new(self) -> None:
         """Send new studies and trials. Raises StoreError."""
@@ -42,16 +51,32 @@ class Sender:
             return
         with Store.open(self._database, read_only=True) as store:
             for study in store.studies():
-                if study.name not in self._sent:
+                if not self._sent[study.name, "study"]:
                     self._send(
                         StudyMessage(
                             study.name, study.spec, study.engine, study.engine_version, study.runner, study.random_seed
                         )
                     )
-                    self._sent[study.name] = 0
-                for trial in store.trials(study.name)[self._sent[study.name] :]:
-                    self._send(TrialMessage(study.name, trial.number, trial.origin, trial.finished_at, trial.result))
-                    self._sent[study.name] += 1
+                    self._sent[study.name, "study"] = 1
+                screened = (ScreenedMessage(study.name, one.origin, one.result) for one in store.screened(study.name))
+                trials = (
+                    TrialMessage(study.name, one.number, one.origin, one.finished_at, one.result)
+                    for one in store.trials(study.name)
+                )
+                repeats = (
+                    RepeatMessage(study.name, one.run.phase, one.run.repeat, one.run.trial, one.finished_at, one.result)
+                    for one in store.repeats(study.name)
+                )
+                for messages in (screened, trials, repeats):
+                    self._send_rest(messages)
+
+    def _send_rest(self, messages: Iterable[ScreenedMessage | TrialMessage | RepeatMessage]) -> None:
+        """Those that were not sent yet; they only ever become more."""
+        for count, message in enumerate(messages, 1):
+            which = (message.study, message.kind)
+            if count > self._sent[which]:
+                self._send(message)
+                self._sent[which] = count
 
     def send_ends(self) -> None:
         """Send how every study ended. Raises StoreError."""

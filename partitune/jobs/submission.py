@@ -84,7 +84,7 @@ def _destination(database: str | None, home: str | None) -> str:
         if home is None:
             raise SpecError(
                 "no place for the results: the folder of a job is temporary; "
-                f"allowed: --fetch-results FILE (brought here), or --db with {lasting}"
+                f"allowed: --fetch-results FILE (brought here, such as results.db), or --db with {lasting}"
             )
         return "brought home"
     path, label = database, database

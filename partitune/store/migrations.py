@@ -10,20 +10,80 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import Connection, insert, inspect, select
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    insert,
+    inspect,
+    select,
+    text,
+)
 
 from partitune import __version__
 from partitune.errors import StoreError
 from partitune.store.schema import Base, MigrationRow
 
 
+class OlderSchema(StoreError):
+    """A database that opening for writing would bring up to date."""
+
+
 def m001_initial(connection: Connection) -> None:
     """Studies, trials and stages, as first released."""
 
 
+def m002_revisions(connection: Connection) -> None:
+    """Studies whose spec changes: every trial says which revision of it was in force."""
+    for table in ("studies", "trials"):
+        connection.execute(text(f"ALTER TABLE partitune_{table} ADD COLUMN revision INTEGER DEFAULT 0 NOT NULL"))
+    connection.execute(
+        text(
+            "CREATE TABLE partitune_revisions (study_id INTEGER NOT NULL, number INTEGER NOT NULL,"
+            " spec TEXT NOT NULL, runner TEXT NOT NULL, PRIMARY KEY (study_id, number),"
+            " FOREIGN KEY (study_id) REFERENCES partitune_studies (id))"
+        )
+    )
+
+
+def m003_screened_and_repeats(connection: Connection) -> None:
+    """What was simulated before a launch, and the runs of a final."""
+    tables = MetaData()
+    Table("partitune_studies", tables, Column("id", Integer, primary_key=True))
+
+    def created(name: str, key: tuple[str, ...], *own: Column[Any]) -> None:
+        texts = ("partition", "knobs", "digest", "outcome", "reason", "constraints")
+        Table(
+            name,
+            tables,
+            Column("id", Integer, primary_key=True),
+            Column("study_id", ForeignKey("partitune_studies.id"), nullable=False),
+            Column("revision", Integer, nullable=False),
+            *own,
+            *(Column(one, Text, nullable=False) for one in texts),
+            Column("simulated", Boolean),
+            *(Column(one, Text) for one in ("metrics", "measurement")),
+            Column("duration_s", Double, nullable=False),
+            UniqueConstraint("study_id", "revision", *key),
+        ).create(connection)
+
+    created("partitune_screened", ("digest",), Column("origin", Text, nullable=False))
+    run = (Column("trial", Integer, nullable=False), Column("phase", Text, nullable=False))
+    which = (*run, Column("repeat", Integer, nullable=False), Column("finished_at", Text, nullable=False))
+    created("partitune_repeats", ("trial", "phase", "repeat"), *which)
+
+
 #: Oldest first. Never reordered, never renamed.
-MIGRATIONS: list[Callable[[Connection], None]] = [m001_initial]
+MIGRATIONS: list[Callable[[Connection], None]] = [m001_initial, m002_revisions, m003_screened_and_repeats]
 
 
 def migrate(connection: Connection, database: str) -> None:
@@ -48,9 +108,9 @@ def check(connection: Connection, database: str) -> None:
             f"{database}: not a partitune database: it has no partitune tables. Give the results.db of a search"
         )
     if missing := [step.__name__ for step in MIGRATIONS if step.__name__ not in applied]:
-        raise StoreError(
+        raise OlderSchema(
             f"{database}: written by an older partitune; it lacks {', '.join(missing)}. "
-            "The next search into it brings it up to date; to only read it, do that with a copy"
+            "`partitune gc` or the next search into it brings it up to date; to leave it as it is, do that with a copy"
         )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Row
@@ -25,8 +26,11 @@ from partitune.store.schema import StageRow, StudyRow, TrialRow
 _MAX_DURATION_S = 1e9  # 31 years: beyond it a start time cannot be computed
 #: Fields of a Measurement that have a column or a table of their own; the rest share one JSON cell.
 _OWN_COLUMNS = frozenset({"metrics", "stages", "simulated"})
+_MEASUREMENT_FIELDS = tuple(field.name for field in fields(Measurement))
+_STAGE_FIELDS = tuple(field.name for field in fields(StageReport))
 #: Of a stage's columns after its trial, without `kinds`.
 _STAGE_TYPES = [int, int, float, float, float, float, int, int, int, int]
+_STAGE_FIGURES = attrgetter(*(name for name in _STAGE_FIELDS if name != "kinds"))
 
 
 class StudyState(StrEnum):
@@ -52,6 +56,7 @@ class StudyRecord:
     engine_version: str
     runner: str
     random_seed: int
+    revision: int  # of the spec; trials of another one are set aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +65,17 @@ class TrialRecord:
 
     study: str
     number: int
+    revision: int  # of the study's spec that it was measured under
     origin: str
     plan_digest: str
     started_at: datetime
     finished_at: datetime
     result: Result
+
+    @property
+    def is_default(self) -> bool:
+        """True for the engine's own split with its own flags."""
+        return self.origin.startswith("default:")
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
@@ -92,48 +103,75 @@ def flaw_of(result: Result) -> str | None:
     return (
         flaw_in(result.candidate.to_json(), "candidate")
         or flaw_in(result.constraints, "constraints")
-        or (flaw_in(_fields(measurement), "measurement") if measurement else None)
+        or (flaw_in(_measurement_fields(measurement), "measurement") if measurement else None)
     )
 
 
-def _fields(value: Measurement | StageReport) -> dict[str, Any]:
-    found = {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, Measurement):
-        found["stages"] = [_fields(stage) for stage in value.stages]
+def _measurement_fields(value: Measurement) -> dict[str, Any]:
+    found = {name: getattr(value, name) for name in _MEASUREMENT_FIELDS}
+    # Of a stage that is what it should be, and there are many of them, only the kinds are looked at again.
+    found["stages"] = [
+        {"kinds": stage.kinds} if _is_sound(_STAGE_FIGURES(stage)) else _stage_fields(stage) for stage in value.stages
+    ]
     return found
 
 
+def _is_sound(figures: Sequence[Any]) -> bool:
+    """True when the figures of a stage, in the order of its fields, have their types and fit their columns."""
+    return (
+        [type(value) for value in figures] == _STAGE_TYPES
+        and math.isfinite(sum(figures[2:6]))
+        and all(-(2**63) <= value < 2**63 for value in (*figures[:2], *figures[6:]))
+    )
+
+
+def _stage_fields(value: StageReport) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in _STAGE_FIELDS}
+
+
 def to_rows(
-    study_id: int, number: int, result: Result, origin: str, finished_at: datetime
+    study_id: int, revision: int, number: int, result: Result, origin: str, finished_at: datetime
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The columns of a finished trial, and of its stages. `result` has no flaw, `finished_at` is UTC."""
-    measurement = result.measurement
-    partition = to_partition(result.candidate.partition)
+    columns = result_columns(result)
     trial = {
         "study_id": study_id,
         "number": number,
-        "partition": partition,
+        "revision": revision,
+        **columns,
+        "plan_digest": _digest(columns["partition"]),
+        "origin": origin,
+        "started_at": (finished_at - timedelta(seconds=result.duration_s)).isoformat(),
+        "finished_at": finished_at.isoformat(),
+    }
+    stages = () if result.measurement is None else result.measurement.stages
+    return trial, [_stage_fields(stage) | {"kinds": to_json(dict(stage.kinds))} for stage in stages]
+
+
+def result_columns(result: Result) -> dict[str, Any]:
+    """The columns of a result without its stages. `result` has no flaw."""
+    measurement = result.measurement
+    columns: dict[str, Any] = {
+        "partition": to_partition(result.candidate.partition),
         "knobs": to_json(dict(result.candidate.knobs)),
         "digest": result.candidate.digest,
-        "plan_digest": _digest(partition),
-        "origin": origin,
         "outcome": result.outcome.value,
         "reason": printable(result.reason),
         "simulated": None,
         "metrics": None,
         "measurement": None,
         "constraints": to_json(dict(result.constraints)),
-        "started_at": (finished_at - timedelta(seconds=result.duration_s)).isoformat(),
-        "finished_at": finished_at.isoformat(),
         "duration_s": float(result.duration_s),
     }
     if measurement is None:
-        return trial, []
-    rest = {name: value for name, value in _fields(measurement).items() if name not in _OWN_COLUMNS}
-    trial["simulated"] = measurement.simulated
-    trial["metrics"] = to_json(dict(measurement.metrics))
-    trial["measurement"] = to_json({**rest, "constraints": dict(measurement.constraints)})
-    return trial, [_fields(stage) | {"kinds": to_json(dict(stage.kinds))} for stage in measurement.stages]
+        return columns
+    rest = {name: getattr(measurement, name) for name in _MEASUREMENT_FIELDS if name not in _OWN_COLUMNS}
+    return {
+        **columns,
+        "simulated": measurement.simulated,
+        "metrics": to_json(dict(measurement.metrics)),
+        "measurement": to_json({**rest, "constraints": dict(measurement.constraints)}),
+    }
 
 
 def printable(reason: str) -> str:
@@ -144,36 +182,39 @@ def printable(reason: str) -> str:
 def trial_record(row: Row[Any], stages: Sequence[Row[Any]], study: str, database: str) -> TrialRecord:
     """The trial of a row of `TrialRow` and the rows of `StageRow` it has. Raises StoreError for a damaged cell."""
     cells = Cells(database, TrialRow.__tablename__, f"trial {row.number} of study {study}")
-    outcome = cells.one_of("outcome", row.outcome, Outcome)
-    measurement = None
-    if row.metrics is not None or outcome is Outcome.OK:
-        measurement = _measurement(row, stages, cells, study)
-    result = Result(
-        candidate=Candidate(cells.partition("partition", row.partition), cells.mapping("knobs", row.knobs)),
-        outcome=outcome,
-        reason=cells.text("reason", row.reason),
-        measurement=measurement,
-        constraints=cells.numbers("constraints", row.constraints),
-        duration_s=cells.real("duration_s", row.duration_s),
-    )
+    reports = tuple(_sound_stage(stage) or _stage(stage, row.number, study, database) for stage in stages)
     return TrialRecord(
         study=study,
         number=cells.integer("number", row.number),
+        revision=cells.integer("revision", row.revision),
         origin=cells.text("origin", row.origin),
         plan_digest=cells.text("plan_digest", row.plan_digest),
         started_at=cells.time("started_at", row.started_at),
         finished_at=cells.time("finished_at", row.finished_at),
-        result=result,
+        result=result_of(row, cells, reports),
     )
 
 
-def _measurement(row: Row[Any], stages: Sequence[Row[Any]], cells: Cells, study: str) -> Measurement:
+def result_of(row: Row[Any], cells: Cells, stages: tuple[StageReport, ...] = ()) -> Result:
+    """The result in the columns that `result_columns` makes. Raises StoreError for a damaged cell."""
+    outcome = cells.one_of("outcome", row.outcome, Outcome)
+    measured = row.metrics is not None or outcome is Outcome.OK
+    return Result(
+        candidate=Candidate(cells.partition("partition", row.partition), cells.mapping("knobs", row.knobs)),
+        outcome=outcome,
+        reason=cells.text("reason", row.reason),
+        measurement=_measurement(row, stages, cells) if measured else None,
+        constraints=cells.numbers("constraints", row.constraints),
+        duration_s=cells.real("duration_s", row.duration_s),
+    )
+
+
+def _measurement(row: Row[Any], stages: tuple[StageReport, ...], cells: Cells) -> Measurement:
     metrics = cells.numbers("metrics", row.metrics)
     simulated = cells.boolean("simulated", row.simulated)
     rest = cells.mapping("measurement", row.measurement)
-    reports = tuple(_sound_stage(stage) or _stage(stage, row.number, study, cells.database) for stage in stages)
     try:
-        return Measurement(metrics=metrics, stages=reports, simulated=simulated, **rest)
+        return Measurement(metrics=metrics, stages=stages, simulated=simulated, **rest)
     except TypeError:
         cells.reject("measurement", row.measurement, "the rest of a measurement (regime, kv_blocks, ...)")
 
@@ -181,7 +222,7 @@ def _measurement(row: Row[Any], stages: Sequence[Row[Any]], cells: Cells, study:
 def _sound_stage(row: Row[Any]) -> StageReport | None:
     """The report of a row in which everything is what it should be: nearly all, and there are many of them."""
     _, stage, layers, kinds, *figures = tuple(row)
-    if [type(value) for value in (stage, layers, *figures)] != _STAGE_TYPES or not math.isfinite(sum(figures[:4])):
+    if not _is_sound((stage, layers, *figures)):
         return None
     counts = _counts(kinds)
     return None if counts is None else StageReport(stage, layers, counts, *figures)
@@ -227,4 +268,5 @@ def study_record(row: StudyRow, database: str) -> StudyRecord:
         engine_version=cells.text("engine_version", row.engine_version),
         runner=cells.text("runner", row.runner),
         random_seed=cells.integer("random_seed", row.random_seed),
+        revision=cells.integer("revision", row.revision),
     )

@@ -9,7 +9,7 @@ file.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Index, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, Text, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column, relationship
 
 
@@ -45,6 +45,18 @@ class StudyRow(Base):
     engine_version: Mapped[str]
     runner: Mapped[str]
     random_seed: Mapped[int] = mapped_column(BigInteger)
+    revision: Mapped[int] = mapped_column(server_default=text("0"))  # of the spec above
+
+
+class RevisionRow(Base):
+    """A spec that a study had before: what its trials of that revision mean."""
+
+    __tablename__ = "partitune_revisions"
+
+    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    spec: Mapped[str]  # JSON
+    runner: Mapped[str]
 
 
 class StageRow(Base):
@@ -79,6 +91,7 @@ class TrialRow(Base):
     id: Mapped[int] = mapped_column(init=False, primary_key=True)
     study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"))
     number: Mapped[int]
+    revision: Mapped[int] = mapped_column(server_default=text("0"))  # of the spec it was measured under
     partition: Mapped[str]  # layers per stage: 11,11,12
     knobs: Mapped[str]  # JSON
     digest: Mapped[str]  # of partition and knobs: `Candidate.digest`
@@ -94,3 +107,45 @@ class TrialRow(Base):
     finished_at: Mapped[str]
     duration_s: Mapped[float]
     stages: Mapped[list[StageRow]] = relationship(order_by=StageRow.stage, lazy="raise", default_factory=list)
+
+
+class ResultColumns(MappedAsDataclass, kw_only=True):
+    """A result without its stages: the columns that `partitune_trials` has as well."""
+
+    partition: Mapped[str]
+    knobs: Mapped[str]  # JSON
+    digest: Mapped[str]
+    outcome: Mapped[str]
+    reason: Mapped[str]
+    simulated: Mapped[bool | None]
+    metrics: Mapped[str | None]  # JSON
+    measurement: Mapped[str | None]  # JSON
+    constraints: Mapped[str]  # JSON
+    duration_s: Mapped[float]
+
+
+class ScreenedRow(ResultColumns, Base, kw_only=True):
+    """A candidate as the simulator sees it, of a study that launches: in the order in which they were simulated."""
+
+    __tablename__ = "partitune_screened"
+    __table_args__ = (UniqueConstraint("study_id", "revision", "digest"),)
+
+    id: Mapped[int] = mapped_column(init=False, primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"))
+    revision: Mapped[int]
+    origin: Mapped[str]
+
+
+class RepeatRow(ResultColumns, Base, kw_only=True):
+    """A trial that was run again in the final of its study. Never updated, never deleted."""
+
+    __tablename__ = "partitune_repeats"
+    __table_args__ = (UniqueConstraint("study_id", "revision", "trial", "phase", "repeat"),)
+
+    id: Mapped[int] = mapped_column(init=False, primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"))
+    revision: Mapped[int]
+    trial: Mapped[int]  # its number
+    phase: Mapped[str]  # selection or verdict
+    repeat: Mapped[int]  # the round of the selection, or the pair of the verdict
+    finished_at: Mapped[str]

@@ -1,12 +1,14 @@
 """Which keys differ between two resolved specs, in words.
 
-Decision: a study that goes on under another spec mixes trials that cannot be compared, so resuming refuses; the
-message has to name the keys, as a digest tells nobody what to undo.
+Decision: a study that goes on under another spec would mix trials that cannot be compared, so resuming refuses unless
+that was asked for; either way the keys are named, as a digest tells nobody what to undo.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
 
 
 def changes(before: object, after: object, key: str = "") -> list[str]:
@@ -30,6 +32,16 @@ def changes(before: object, after: object, key: str = "") -> list[str]:
         ]
     same = before == after and type(before) is type(after)
     return [] if same else [f"{key}: {_short(before)} -> {_short(after)}"]
+
+
+def meaning(spec: Mapping[str, Any], runner: str, may_differ: Collection[str]) -> dict[str, Any]:
+    """What the trials of a study mean: its spec but for the top-level keys `may_differ`, and its runner."""
+    return {"runner": runner, **{key: value for key, value in spec.items() if key not in may_differ}}
+
+
+def top_level_key(change: str) -> str:
+    """The top-level key of one of `changes`."""
+    return re.split(r"[.\[:]", change)[0]
 
 
 def _short(value: object) -> str:

@@ -8,28 +8,20 @@ whoever measures turns them into an `invalid` result beforehand (`partitune.resu
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Engine, Row, Table, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Table, bindparam, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from partitune import __version__
 from partitune.errors import StoreError
 from partitune.result import Outcome, Result, flaw_in
-from partitune.store.cells import to_json
-from partitune.store.connection import connect, for_writing
-from partitune.store.faults import explained
-from partitune.store.location import Location, check_readable, check_writable, locate
-from partitune.store.migrations import check, migrate
+from partitune.store.beside_trials import BesideTrials
+from partitune.store.cells import Cells, to_json
 from partitune.store.records import (
     StudyRecord,
     StudyState,
@@ -41,17 +33,28 @@ from partitune.store.records import (
     to_rows,
     trial_record,
 )
-from partitune.store.schema import StageRow, StudyRow, TrialRow
-from partitune.store.spec_changes import changes
-from partitune.store.writer import WriterLock, holder_of, lock_for_writing
+from partitune.store.schema import RepeatRow, RevisionRow, ScreenedRow, StageRow, StudyRow, TrialRow
+from partitune.store.spec_changes import changes, meaning, top_level_key
 
 # What runs for every trial, put together once: at three hundred trials a second that is half of the cost.
-_STUDY_ID = select(StudyRow.__table__.c.id).where(StudyRow.__table__.c.name == bindparam("name"))
+_STUDY = select(StudyRow.__table__.c.id, StudyRow.__table__.c.revision).where(
+    StudyRow.__table__.c.name == bindparam("name")
+)
 _TRIAL_ID = select(TrialRow.__table__.c.id).where(
     TrialRow.__table__.c.study_id == bindparam("study"), TrialRow.__table__.c.number == bindparam("number")
 )
 _NEW_TRIAL = insert(cast("Table", TrialRow.__table__)).returning(TrialRow.__table__.c.id)
 _NEW_STAGE = insert(cast("Table", StageRow.__table__))
+#: Changes of a spec that a refusal lists.
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A study that goes on."""
+
+    study: StudyRecord
+    changes: tuple[str, ...]  # of its spec, one `key: old -> new` each; without those that `may_differ`
 
 
 class SpecChanged(StoreError):
@@ -62,74 +65,8 @@ class SpecChanged(StoreError):
         self.keys = keys
 
 
-class Store:
+class Store(BesideTrials):
     """An open results database. A context manager; every error is a StoreError that names the database."""
-
-    def __init__(self, location: Location, engine: Engine, lock: WriterLock | None) -> None:
-        """Use `Store.open`."""
-        self.label = location.label
-        self._location = location
-        self.engine = engine
-        self._lock = lock
-
-    @classmethod
-    def open(cls, where: str | Path, *, read_only: bool = False) -> Self:
-        """Open an SQLite file (a path or `sqlite:///` URL) or a `postgresql://` URL.
-
-        For writing, the file is created if it is missing, an older schema is brought up to date, this process becomes
-        the only writer, and studies that a killed one left running become interrupted. For reading, nothing is created
-        or changed, and a search may write meanwhile.
-        """
-        location = locate(where)
-        label = location.label
-        if location.path is not None:
-            (check_readable if read_only else check_writable)(location.path, label)
-        engine = connect(location, read_only=read_only)
-        store = cls(location, engine, None)
-        try:
-            if not read_only:
-                store._lock = lock_for_writing(location, engine)
-            with explained(label), (engine if read_only else for_writing(engine)).begin() as connection:
-                if read_only:
-                    check(connection, label)
-                else:
-                    migrate(connection, label)
-                    left = update(StudyRow).where(StudyRow.state == StudyState.RUNNING)
-                    connection.execute(left.values(state=StudyState.INTERRUPTED.value))
-        except StoreError:
-            store.close()
-            raise
-        return store
-
-    def close(self) -> None:
-        """Close every connection and let the next writer in."""
-        try:
-            with explained(self.label):
-                self.engine.dispose()
-        finally:
-            if self._lock is not None:
-                self._lock.release()
-                self._lock = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        with explained(self.label), Session(self.engine) as session:
-            yield session
-
-    @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        if self._lock is None:
-            raise StoreError(f"{self.label}: opened for reading; nothing can be recorded")
-        with explained(self.label), Session(for_writing(self.engine)) as session, session.begin():
-            yield session
 
     # Studies
 
@@ -158,6 +95,7 @@ class Store:
             engine_version=engine_version,
             runner=runner,
             random_seed=random_seed,
+            revision=0,
         )
         with self._writing() as session:
             if name in self._names(session):
@@ -174,36 +112,62 @@ class Store:
         name: str,
         resolved_spec: Mapping[str, Any],
         *,
+        engine: str,
+        engine_version: str,
         runner: str,
+        random_seed: int,
         may_differ: Collection[str] = (),
         accepted: Collection[str] = (),
-    ) -> StudyRecord:
-        """Go on with an existing study, whose spec and runner must be the same; its new spec is stored.
+        anew: bool = False,
+    ) -> Resumed:
+        """Go on with an existing study; its new spec is stored.
 
         `may_differ` names top-level keys of the spec that do not change what a trial means, such as a budget;
-        `accepted` further ones, whose changes somebody asked for.
+        `accepted` further such ones, whose changes somebody asked for. Any other change, and another runner, is
+        refused; with `anew` it begins a new revision of the spec, and trials of the earlier ones are set aside. A study
+        without trials has nothing to refuse for.
+
+        Raises:
+            SpecChanged: a change nobody asked for.
         """
         self._check_spec(name, resolved_spec)
         with self._writing() as session:
             row = self._row(session, name)
             record = study_record(row, self.label)
             given = json.loads(to_json(resolved_spec))
-            before, after = ({key: spec[key] for key in spec if key not in may_differ} for spec in (record.spec, given))
-            found = changes(before, after)
-            if record.runner != runner:
-                found.append(f"runner: {record.runner!r} -> {runner!r}")
-            refused = [change for change in found if re.split(r"[.\[:]", change)[0] not in accepted]
+            wanted = meaning(given, runner, may_differ)
+            found = changes(meaning(record.spec, record.runner, may_differ), wanted)
+            refused = [change for change in found if top_level_key(change) not in accepted]
             if refused:
-                shown = "; ".join(refused[:8]) + (f"; and {len(refused) - 8} more" if len(refused) > 8 else "")
-                raise SpecChanged(
-                    f"{self.label}: the study {name} was started with another spec. Changed: {shown}. "
-                    f"Undo that, or start a new study, such as {_first_free(name, self._names(session))}",
-                    {re.split(r"[.\[:]", change)[0] for change in refused},
-                )
+                tried = session.scalar(select(TrialRow.id).where(*self._current(row)).limit(1)) is not None
+                if tried and not anew:
+                    free = _first_free(name, self._names(session))
+                    raise SpecChanged(_refusal(self.label, name, refused, free), {*map(top_level_key, refused)})
+                self._turn_to_revision(session, row, given, runner, (*may_differ, *accepted))
             row.spec, row.spec_digest = to_json(given), spec_digest(given)
+            row.engine, row.engine_version, row.runner, row.random_seed = engine, engine_version, runner, random_seed
             row.state, row.finished_at = StudyState.RUNNING.value, None
             session.flush()
-            return study_record(row, self.label)
+            return Resumed(study_record(row, self.label), tuple(found))
+
+    def _turn_to_revision(
+        self, session: Session, row: StudyRow, spec: Mapping[str, Any], runner: str, ignoring: Collection[str]
+    ) -> None:
+        """Keep the spec of the trials so far. Those of an earlier revision that meant the same are back."""
+        wanted = meaning(spec, runner, ignoring)
+        former: dict[int, RevisionRow] = {}
+        again = None
+        for one in session.scalars(select(RevisionRow).where(RevisionRow.study_id == row.id)):
+            cells = Cells(self.label, RevisionRow.__tablename__, f"revision {one.number} of study {row.name}")
+            former[cells.integer("number", one.number)] = one
+            if not changes(meaning(cells.mapping("spec", one.spec), one.runner, ignoring), wanted):
+                again = one
+        session.add(RevisionRow(study_id=row.id, number=row.revision, spec=row.spec, runner=row.runner))
+        if again is None:
+            row.revision = max({row.revision, *former}) + 1
+        else:
+            row.revision = again.number
+            session.delete(again)
 
     def finish(self, name: str, state: StudyState) -> None:
         """Say how a study ended, for now: finished or interrupted."""
@@ -226,10 +190,6 @@ class Store:
         with self._reading() as session:
             return _first_free(base, self._names(session))
 
-    def writer(self) -> str:
-        """Who writes to the database now, in words; empty when nobody does."""
-        return holder_of(self._location, self.engine)
-
     def delete_study(self, name: str) -> None:
         """Remove a study with its trials. The one thing that is ever deleted, and only by name."""
         with self._writing() as session:
@@ -237,13 +197,9 @@ class Store:
             trials = select(TrialRow.id).where(TrialRow.study_id == study_id)
             session.execute(delete(StageRow).where(StageRow.trial_id.in_(trials)))
             session.execute(delete(TrialRow).where(TrialRow.study_id == study_id))
+            for kind in (ScreenedRow, RepeatRow, RevisionRow):
+                session.execute(delete(kind).where(kind.study_id == study_id))
             session.execute(delete(StudyRow).where(StudyRow.id == study_id))
-
-    def compact(self) -> None:
-        """Give the free pages of an SQLite file back to the disk; a server does that by itself."""
-        if self._location.path is not None:
-            with explained(self.label), closing(self.engine.raw_connection()) as connection:
-                connection.cursor().execute("VACUUM")
 
     # Trials
 
@@ -256,16 +212,17 @@ class Store:
         """
         if flaw := flaw_of(result):
             raise StoreError(f"{self.label}: trial {number} of study {study} cannot be stored: {flaw}")
-        with self._writing() as session:
-            connection = session.connection()
-            study_id = connection.scalar(_STUDY_ID, {"name": study}) or self._row(session, study).id
+        now = finished_at or datetime.now(UTC)
+        with self._transaction() as connection:  # without a session, which costs a tenth of all this
+            found = connection.execute(_STUDY, {"name": study}).first() or self._row(Session(connection), study)
+            study_id, revision = found.id, found.revision
             if connection.scalar(_TRIAL_ID, {"study": study_id, "number": number}) is None:
-                trial, stages = to_rows(study_id, number, result, origin, finished_at or datetime.now(UTC))
+                trial, stages = to_rows(study_id, revision, number, result, origin, now)
                 trial_id = connection.scalar(_NEW_TRIAL, trial)
                 if stages:
                     connection.execute(_NEW_STAGE, [{"trial_id": trial_id, **stage} for stage in stages])
                 return
-            (taken,) = self._load(session, study, TrialRow.study_id == study_id, TrialRow.number == number)
+            (taken,) = self._load(Session(connection), study, TrialRow.study_id == study_id, TrialRow.number == number)
             if not _same(taken, result, origin):
                 raise StoreError(
                     f"{self.label}: trial {number} of study {study} is already stored with another result, "
@@ -273,12 +230,26 @@ class Store:
                 )
 
     def trials(self, study: str, *, stages: bool = True) -> list[TrialRecord]:
-        """All finished trials of a study, by number. Without `stages`, most of the data, a third of the time."""
+        """Finished trials of a study under the spec it has now, by number. Without `stages`, in a third of the time."""
         with self._reading() as session:
-            return self._load(session, study, TrialRow.study_id == self._row(session, study).id, stages=stages)
+            return self._load(session, study, *self._current(self._row(session, study)), stages=stages)
+
+    def set_aside(self, study: str) -> tuple[int, ...]:
+        """Numbers of the trials that were measured under an earlier revision of the spec."""
+        with self._reading() as session:
+            of_study, current = self._current(self._row(session, study))
+            found = session.scalars(select(TrialRow.number).where(of_study, ~current).order_by(TrialRow.number))
+            return tuple(self._number(study, number) for number in found)
+
+    def next_number(self, study: str) -> int:
+        """The number of the next trial."""
+        with self._reading() as session:
+            of_study = TrialRow.study_id == self._row(session, study).id
+            last = session.scalar(select(func.max(TrialRow.number)).where(of_study))
+            return 0 if last is None else self._number(study, last) + 1
 
     def trial(self, study: str, number: int) -> TrialRecord:
-        """One trial by number."""
+        """One trial by number, of any revision of the spec."""
         with self._reading() as session:
             found = self._load(
                 session, study, TrialRow.study_id == self._row(session, study).id, TrialRow.number == number
@@ -286,14 +257,6 @@ class Store:
         if not found:
             raise StoreError(f"{self.label}: study {study} has no trial {number}")
         return found[0]
-
-    def find_measured(self, study: str, digest: str) -> TrialRecord | None:
-        """The first trial of a candidate, by `Candidate.digest`. Lost ones do not count: those are run again."""
-        with self._reading() as session:
-            of_study = TrialRow.study_id == self._row(session, study).id
-            same = (TrialRow.digest == digest, TrialRow.outcome != Outcome.LOST)
-            first = session.scalar(select(func.min(TrialRow.number)).where(of_study, *same))
-            return None if first is None else self._load(session, study, of_study, TrialRow.number == first)[0]
 
     def _load(
         self, session: Session, study: str, *which: ColumnElement[bool], stages: bool = True
@@ -307,37 +270,39 @@ class Store:
         return [trial_record(row, found.get(row.id, ()), study, self.label) for row in rows]
 
     def counts(self, study: str) -> dict[Outcome, int]:
-        """Trials by outcome, every outcome named."""
+        """Trials under the spec the study has now, by outcome, every outcome named."""
         with self._reading() as session:
-            of_study = TrialRow.study_id == self._row(session, study).id
-            rows = session.execute(select(TrialRow.outcome, func.count()).where(of_study).group_by(TrialRow.outcome))
+            current = self._current(self._row(session, study))
+            rows = session.execute(select(TrialRow.outcome, func.count()).where(*current).group_by(TrialRow.outcome))
             found = {row[0]: row[1] for row in rows}
             return {outcome: found.get(outcome.value, 0) for outcome in Outcome}
+
+    def _current(self, row: StudyRow) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        """Which trials are of a study, and which of those of its current revision."""
+        return TrialRow.study_id == row.id, TrialRow.revision == self._revision(row)
+
+    def _number(self, study: str, found: object) -> int:
+        return Cells(self.label, TrialRow.__tablename__, f"a trial of study {study}").integer("number", found)
 
     def _check_spec(self, name: str, spec: Mapping[str, Any]) -> None:
         if flaw := flaw_in(spec, "spec"):
             raise StoreError(f"{self.label}: study {name} cannot be stored: {flaw}")
-
-    def _names(self, session: Session) -> list[str]:
-        return list(session.scalars(select(StudyRow.name).order_by(StudyRow.id)))
-
-    def _row(self, session: Session, name: str) -> StudyRow:
-        row = session.scalar(select(StudyRow).where(StudyRow.name == name))
-        if row is None:
-            names = self._names(session)
-            near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[-3:]
-            known = f"Did you mean {', '.join(near)}?" if near else "The database holds no study yet"
-            if len(names) > len(near):
-                last = names[-10:]
-                known += f" It holds {', '.join(last)}" + (f" and {len(names) - 10} older ones" if names[10:] else "")
-            raise StoreError(f"{self.label}: no study {name}. {known}")
-        return row
 
 
 def check_study_name(name: str) -> None:
     """Raise StoreError unless `name` can be the name of a study."""
     if not name or not name.isprintable() or name != name.strip():
         raise StoreError(f"{name!r} is not a study name: use printable characters, no space at either end")
+
+
+def _refusal(label: str, study: str, changed: Sequence[str], free: str) -> str:
+    shown = "".join(f"\n  {change}" for change in changed[:_SHOWN])
+    if len(changed) > _SHOWN:
+        shown += f"\n  and {len(changed) - _SHOWN} more"
+    return (
+        f"{label}: the study {study} was started with another spec:{shown}\n"
+        f"Undo that, or start a new study: --study {free}"
+    )
 
 
 def _same(stored: TrialRecord, result: Result, origin: str) -> bool:

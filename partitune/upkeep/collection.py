@@ -13,8 +13,7 @@ from pathlib import Path
 
 from partitune.store import Store
 from partitune.trial_log import log_file, log_folder
-
-DAY_S = 86_400.0
+from partitune.upkeep.trial_files import DAY_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,14 +28,17 @@ class StudyStatus:
     state: StudyState
     writer: str  # who writes to the database now; empty: nobody
     counts: dict[str, int]
+    set_aside: int  # trials measured under an earlier spec of the study; in no other figure here
     budget_trials: int
     per_minute: float | None  # None: too few trials to say
     objective: Objective
     best: TrialRecord | None
+    screened: int = 0  # candidates simulated before a launch
+    final_runs: int = 0  # trials run again, after the last of them
 
     @property
     def finished(self) -> int:
-        """Trials stored."""
+        """Trials stored, under the spec it has now."""
         return sum(self.counts.values())
 
     @property
@@ -45,10 +48,9 @@ class StudyStatus:
 
     @property
     def minutes_left(self) -> float | None:
-        """Until the budget of trials is spent at this rate; None while nothing runs or the rate is unknown."""
-        if not self.running or not self.per_minute:
-            return None
-        return max(0, self.budget_trials - self.finished) / self.per_minute
+        """Until the budget of trials is spent at this rate; None while none runs or the rate is unknown."""
+        left = self.budget_trials - self.finished
+        return left / self.per_minute if self.running and self.per_minute and left > 0 else None
 
     def to_json(self) -> dict[str, Any]:
         """One JSON object."""
@@ -60,9 +62,12 @@ class StudyStatus:
             "running": self.running,
             "writer": self.writer,
             "trials": self.counts,
+            "set_aside": self.set_aside,
             "budget_trials": self.budget_trials,
             "per_minute": self.per_minute,
             "minutes_left": self.minutes_left,
+            "screened": self.screened,
+            "final_runs": self.final_runs,
             "best": None if best is None else {"trial": best.number, "metric": self.objective.metric, "value": value},
         }
 
@@ -73,6 +78,12 @@ class StudyStatus:
             state = "interrupted (its process is gone; the same search command goes on)"
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items() if count)
         parts = [f"{self.study}: {state}", f"{self.finished}/{self.budget_trials} trials ({counts or 'none yet'})"]
+        if self.set_aside:
+            parts.append(f"{self.set_aside} of an earlier spec set aside")
+        if self.screened:
+            parts.append(f"{self.screened} screened in the simulator")
+        if self.final_runs:
+            parts.append(f"{self.final_runs} runs of the final")
         if self.running and self.per_minute is not None:
             parts.append(f"{self.per_minute:.3g} a minute")
         if self.minutes_left is not None:
@@ -80,7 +91,8 @@ class StudyStatus:
         if self.best is not None:
             value = self.best.result.metric(self.objective.metric)
             partition = format_partition(self.best.result.candidate.partition)
-            parts.append(f"best {self.objective.metric} {value:.4g} (trial {self.best.number}, {partition})")
+            what = "best single run" if self.final_runs else "best"  # which trial to use is for `show` to say
+            parts.append(f"{what} {self.objective.metric} {value:.4g} (trial {self.best.number}, {partition})")
         return ", ".join(parts)
 
 
@@ -94,10 +106,13 @@ def look(store: Store, study: str, objectives: Sequence[Objective], budget_trial
         state=store.study(study).state,
         writer=store.writer(),
         counts={outcome.value: sum(one.outcome is outcome for one in results) for outcome in Outcome},
+        set_aside=len(store.set_aside(study)),
         budget_trials=budget_trials,
         per_minute=_per_minute(trials[-RECENT:], datetime.now(UTC)),
         objective=objectives[0],
         best=None if best is None else trials[best],
+        screened=len(store.screened(study)),
+        final_runs=len(store.repeats(study)),
     )
 
 

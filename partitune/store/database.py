@@ -1,0 +1,137 @@
+"""A database that is open: for one writing process, or to read; its sessions, its lock, its end.
+
+Decision: opening for writing does everything that has to be done once (lock, schema, studies a killed process left
+running), so that whoever holds one need not ask. Every session runs under `explained`: what the database raises leaves
+as a StoreError.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy.orm import Session
+
+from partitune.errors import StoreError
+from partitune.store.cells import Cells
+from partitune.store.connection import connect, for_writing
+from partitune.store.faults import explained
+from partitune.store.location import Location, check_readable, check_writable, locate
+from partitune.store.migrations import check, migrate
+from partitune.store.records import StudyState
+from partitune.store.schema import StudyRow
+from partitune.store.writer import WriterLock, holder_of, lock_for_writing
+
+
+class Database:
+    """An open database of partitune. A context manager; every error is a StoreError that names it."""
+
+    def __init__(self, location: Location, engine: Engine, lock: WriterLock | None) -> None:
+        """Use `open`."""
+        self.label = location.label
+        self._location = location
+        self.engine = engine
+        self._for_writing = for_writing(engine)
+        self._lock = lock
+
+    @classmethod
+    def open(cls, where: str | Path, *, read_only: bool = False) -> Self:
+        """Open an SQLite file (a path or `sqlite:///` URL) or a `postgresql://` URL.
+
+        For writing, the file is created if it is missing, an older schema is brought up to date, this process becomes
+        the only writer, and studies that a killed one left running become interrupted. For reading, nothing is created
+        or changed, and a search may write meanwhile.
+        """
+        location = locate(where)
+        label = location.label
+        if location.path is not None:
+            (check_readable if read_only else check_writable)(location.path, label)
+        engine = connect(location, read_only=read_only)
+        store = cls(location, engine, None)
+        try:
+            if not read_only:
+                store._lock = lock_for_writing(location, engine)
+            with explained(label), (engine if read_only else for_writing(engine)).begin() as connection:
+                if read_only:
+                    check(connection, label)
+                else:
+                    migrate(connection, label)
+                    left = update(StudyRow).where(StudyRow.state == StudyState.RUNNING)
+                    connection.execute(left.values(state=StudyState.INTERRUPTED.value))
+        except StoreError:
+            store.close()
+            raise
+        return store
+
+    def close(self) -> None:
+        """Close every connection and let the next writer in."""
+        try:
+            with explained(self.label):
+                self.engine.dispose()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        with explained(self.label), Session(self.engine) as session:
+            yield session
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """A transaction that writes."""
+        if self._lock is None:
+            raise StoreError(f"{self.label}: opened for reading; nothing can be recorded")
+        with explained(self.label), self._for_writing.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        with self._transaction() as connection, Session(connection) as session, session.begin():
+            yield session
+
+    def writer(self) -> str:
+        """Who writes to the database now, in words; empty when nobody does."""
+        return holder_of(self._location, self.engine)
+
+    def compact(self) -> None:
+        """Give the free pages of an SQLite file back to the disk; a server does that by itself."""
+        if self._location.path is not None:
+            with explained(self.label), closing(self.engine.raw_connection()) as connection:
+                connection.cursor().execute("VACUUM")
+
+    # Studies by name
+
+    def _names(self, session: Session) -> list[str]:
+        return list(session.scalars(select(StudyRow.name).order_by(StudyRow.id)))
+
+    def _row(self, session: Session, name: str) -> StudyRow:
+        row = session.scalar(select(StudyRow).where(StudyRow.name == name))
+        if row is None:
+            names = self._names(session)
+            near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[-3:]
+            known = f"Did you mean {', '.join(near)}?" if near else "The database holds no study yet"
+            if len(names) > len(near):
+                last = names[-10:]
+                known += f" It holds {', '.join(last)}" + (f" and {len(names) - 10} older ones" if names[10:] else "")
+            raise StoreError(f"{self.label}: no study {name}. {known}")
+        return row
+
+    def _revision(self, row: StudyRow) -> int:
+        """Which revision of its spec a study has now."""
+        cells = Cells(self.label, StudyRow.__tablename__, f"study {row.name}")
+        return cells.integer("revision", row.revision)
