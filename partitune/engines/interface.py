@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitune.cluster.hardware import Gpu
+from partitune.cluster.layout import Layout, RankOrder
 from partitune.costs.memory import MemorySettings
 from partitune.engines.kv_planning import KvPlan
 from partitune.errors import SpecError
@@ -38,8 +39,7 @@ class Deployment:
 
     version: str
     architecture: Architecture
-    stages: int
-    tp: int
+    layout: Layout
     gpu: Gpu  # of the first stage: engines take their defaults from the GPU they start on
     knobs: Mapping[str, Knob] = field(
         default_factory=dict
@@ -47,6 +47,17 @@ class Deployment:
     partition: tuple[int, ...] | None = None  # None: the engine's default split
     runner: str = "auto"  # vLLM's model runner: auto, v1, v2
     usage: Usage = Usage.SERVER
+    nodes: int = 1  # that its ranks stand on
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self.layout.pp
+
+    @property
+    def tp(self) -> int:
+        """Tensor ranks of a stage."""
+        return self.layout.tp
 
 
 #: Rules about one flag by itself: a person's typing error, not a combination that a search may run into.
@@ -54,7 +65,20 @@ FLAG_RULES = frozenset({"unknown-flag", "removed-flag", "flag-value"})
 
 #: Rules about model and sizes alone: where one is broken no candidate can ever run.
 SIZE_RULES = frozenset(
-    {"fewer-layers-than-stages", "heads-over-tp", "no-pipeline-support", "nodes", "stages-over-nodes"}
+    {
+        "all2all-backend",
+        "dcp",
+        "expert-cut",
+        "expert-width",
+        "experts-missing",
+        "fewer-layers-than-stages",
+        "heads-over-tp",
+        "kv-heads-over-tp",
+        "no-pipeline-support",
+        "nodes",
+        "pcp",
+        "stages-over-nodes",
+    }
 )
 
 
@@ -77,6 +101,8 @@ class Flow:
     max_requests: int  # most requests that run at once
     cohort_requests: int  # most requests of one group
     notes: tuple[str, ...] = ()  # what the engine does silently, and what was assumed
+    #: What brings the kernels (`roofline`), the pipeline (`fill`) and the CPU (`host`) nearer to their limit.
+    levers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -112,6 +138,14 @@ class Engine(Protocol):
         Raises:
             SpecError: fewer layers than stages, or an unknown rule.
         """
+        ...
+
+    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
+        """`layout` with what the engine derives from it: how tokens reach their experts, and in what portions."""
+        ...
+
+    def rank_order(self, architecture: Architecture) -> RankOrder:
+        """How it numbers the ranks of this model's replicas."""
         ...
 
     def flow(self, deployment: Deployment) -> Flow:

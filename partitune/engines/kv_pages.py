@@ -25,13 +25,20 @@ _HYBRID_LATENT_ALIGNMENT = 128  # TRT-LLM and FlashInfer MLA decode kernels
 
 
 def layer_caches(
-    architecture: Architecture, tp: int, *, kv_cache_dtype: str = "auto", block_size: int | None = None
+    architecture: Architecture,
+    tp: int,
+    *,
+    dcp: int = 1,
+    kv_cache_dtype: str = "auto",
+    block_size: int | None = None,
 ) -> tuple[LayerCache | None, ...]:
     """Cache of every layer on one of `tp` ranks.
 
     Args:
         architecture: the model; its `kv_bytes_per_token` is what `auto` stands for.
         tp: tensor-parallel ranks.
+        dcp: ranks that the tokens of a block are dealt out over: a page stays as large and holds so many times the
+            tokens (0.32 `v1/core/kv_cache_utils.py` resolve_dcp_kv_block_size). Fixed states are not dealt out.
         kv_cache_dtype: `auto`, a 16-bit or an fp8 type.
         block_size: tokens a block as given by `--block-size`; None: the engine's choice.
 
@@ -53,18 +60,18 @@ def layer_caches(
         alignment = max(block, _HYBRID_LATENT_ALIGNMENT) if latent else block
         block = max(block, alignment * -(-state_page // (alignment * token_bytes)))
         state_page = block * token_bytes
-    return tuple(_cache(one, block, state_page, _token_bytes(one, tp, share)) for one in blocks)
+    return tuple(_cache(one, block, dcp, state_page, _token_bytes(one, tp, share)) for one in blocks)
 
 
 def _token_bytes(block: AttentionBlock, tp: int, share: float) -> int:
     return round(block.kv_bytes_per_token_rank(tp) * share)
 
 
-def _cache(attention: AttentionBlock, block: int, state_page: int, token_bytes: int) -> LayerCache | None:
+def _cache(attention: AttentionBlock, block: int, dcp: int, state_page: int, token_bytes: int) -> LayerCache | None:
     if attention.kind is Attention.NONE:
         return None
     if attention.kind in STATE_KINDS:
         return LayerCache(Cache.STATE, state_page, block)
     if attention.kind is Attention.SLIDING:
         return LayerCache(Cache.WINDOW, block * token_bytes, block, attention.window)
-    return LayerCache(Cache.TOKENS, block * token_bytes, block)
+    return LayerCache(Cache.TOKENS, block * token_bytes, block * dcp)

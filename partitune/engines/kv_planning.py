@@ -149,19 +149,7 @@ def plan_kv(
         OutOfMemory: a stage cannot hold one request of max_model_len; names the longest that fits, graded in bytes.
     """
     groups = group_layers(model)
-    ends = list(accumulate(partition))
-    starts = [0, *ends[:-1]]
-    block_bytes, fullest = [], []
-    for start, end in zip(starts, ends, strict=True):
-        owned = [
-            [cache.page_bytes for index, cache in zip(group.layers, group.caches, strict=True) if start <= index < end]
-            for group in groups
-        ]
-        block_bytes.append(max((sum(pages) for pages in owned), default=0))
-        fullest.append(max((len(pages) for pages in owned), default=0))
-    bare = [stage for stage, size in enumerate(block_bytes) if size == 0]
-    if bare:
-        raise InfeasibleSpace(f"stage {bare[0]} owns no layer that keeps a cache; vLLM cannot plan its KV memory")
+    block_bytes, fullest = _stage_blocks(groups, partition)
     if blocks_override is not None:
         free_bytes = [blocks_override * size for size in block_bytes]
     needed = blocks_per_request(model, model.max_model_len)
@@ -180,6 +168,33 @@ def plan_kv(
         group_layers=tuple(fullest),
         groups=len(groups),
     )
+
+
+def fitted_length(model: CacheModel, partition: Sequence[int], free_bytes: Sequence[int]) -> CacheModel:
+    """`model` with the longest requests that every stage can hold (`max_model_len: -1`), 1 where not even that fits.
+
+    vLLM 0.32 `v1/core/kv_cache_utils.py` _auto_fit_max_model_len.
+    """
+    block_bytes, _ = _stage_blocks(group_layers(model), partition)
+    fewest = min(int(free) // size for free, size in zip(free_bytes, block_bytes, strict=True))
+    return replace(model, max_model_len=max(1, longest_request(model, fewest)))
+
+
+def _stage_blocks(groups: Sequence[Group], partition: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Per stage: bytes of one block, and layers of its fullest group. Raises InfeasibleSpace, see `plan_kv`."""
+    ends = list(accumulate(partition))
+    block_bytes, fullest = [], []
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        owned = [
+            [cache.page_bytes for index, cache in zip(group.layers, group.caches, strict=True) if start <= index < end]
+            for group in groups
+        ]
+        block_bytes.append(max((sum(pages) for pages in owned), default=0))
+        fullest.append(max((len(pages) for pages in owned), default=0))
+    bare = [stage for stage, size in enumerate(block_bytes) if size == 0]
+    if bare:
+        raise InfeasibleSpace(f"stage {bare[0]} owns no layer that keeps a cache; vLLM cannot plan its KV memory")
+    return block_bytes, fullest
 
 
 def longest_request(model: CacheModel, blocks: int) -> int:

@@ -11,18 +11,19 @@ Source: SGLang 0.5.23 `srt/distributed/utils.py`, `srt/mem_cache/kv_cache_config
 
 from __future__ import annotations
 
-import difflib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
 
 from partitune.cluster.hardware import Gpu
+from partitune.cluster.layout import Layout, RankOrder
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, remainder_last
-from partitune.engines.flags import arguments, config_entries, read_config, unknown_flag
+from partitune.engines.edge_copies import sglang_copies
+from partitune.engines.flags import arguments, config_entries, read_config, whole_number
 from partitune.engines.interface import (
     Deployment,
     Floats,
@@ -32,22 +33,30 @@ from partitune.engines.interface import (
     flag_knobs,
 )
 from partitune.engines.kv_planning import KvPlan
-from partitune.engines.sglang_flags import NAMES_OF_VLLM, SGLANG_FLAGS
+from partitune.engines.sglang_flags import SGLANG_FLAGS
+from partitune.engines.sglang_layouts import attention_replicas, has_experts, layout_flags, resolved_layout
+from partitune.engines.sglang_rules import check_sglang
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.model.architecture import STATE_KINDS, Architecture, Ffn
-from partitune.partition.legality import illegal_reasons
 from partitune.result import Knob
 
 _READ = VersionRange("SGLang", oldest=Version(0, 5, 16), newest=Version(0, 5, 23))
 _LAST_RANKS_SINCE = Version(0, 5, 6)  # PR 13977; first ranks (PR 13282) were never released
 _STATE_TO_KV = 0.9  # mamba_full_memory_ratio
-_VALIDATION = "SGLang 0.5.23 srt/arg_groups/validation_hook.py"
 _MIB = 1 << 20
 _BLACKWELL = ("blackwell", "blackwell-rack")
 #: Requests that run at once when no flag says so: the least that the engine derives from its KV pool, unless that is
 #: tiny (`mem_cache/kv_cache_configurator.py` resolve_max_num_reqs).
 FEWEST_ROWS = 2048
+
+#: What moves the distance to the limit.
+_LEVERS = {
+    "roofline": "more requests in a slot (pp_max_micro_batch_size, max_running_requests), so that weights are read for "
+    "more of them",
+    "fill": "a smaller pp_max_micro_batch_size spreads the requests over more slots; pp_async_batch_depth adds slots",
+    "host": "larger steps (chunked_prefill_size, pp_max_micro_batch_size); pp_async_batch_depth prepares them ahead",
+}
 
 
 class Sglang:
@@ -62,6 +71,19 @@ class Sglang:
         "tp_size": "parallel.tp",
         "pipeline_parallel_size": "parallel.pp",  # SGLang takes both spellings
         "tensor_parallel_size": "parallel.tp",
+        "dp_size": "parallel.dp",
+        "data_parallel_size": "parallel.dp",
+        "attn_dp_size": "parallel.dp",
+        "attention_data_parallel_size": "parallel.dp",
+        "ep_size": "parallel.expert_parallel",
+        "expert_parallel_size": "parallel.expert_parallel",
+        "dcp_size": "parallel.dcp",
+        "decode_context_parallel_size": "parallel.dcp",
+        "attn_cp_size": "parallel.pcp",
+        "attention_context_parallel_size": "parallel.pcp",
+        "enable_prefill_cp": "parallel.pcp",
+        "moe_a2a_backend": "parallel.all2all_backend",
+        "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
     model_key = "model-path"
 
@@ -74,6 +96,14 @@ class Sglang:
         own = remainder_last if parse_version(version) >= _LAST_RANKS_SINCE else all_on_last
         return chosen_split(layers, stages, own, rule)
 
+    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
+        """With the exchange of tokens and experts that SGLang picks."""
+        return resolved_layout(layout, architecture)
+
+    def rank_order(self, architecture: Architecture) -> RankOrder:
+        """Attention data ranks lie inside a stage; replicas of a dense model each have a pipeline of their own."""
+        return RankOrder.REPLICAS_INSIDE if has_experts(architecture) else RankOrder.REPLICAS_OUTSIDE
+
     def flow(self, deployment: Deployment) -> Flow:
         """A request stays in one slot for life, at most `pp_max_micro_batch_size` in each.
 
@@ -81,22 +111,23 @@ class Sglang:
         more than a burst of a few requests needs, all of which then share one slot.
         """
         knobs = self.effective_knobs(deployment)
-        running = _integer(knobs, "max_running_requests", FEWEST_ROWS)
+        running = whole_number(knobs, "max_running_requests", FEWEST_ROWS)
         chunk = int(knobs["chunked_prefill_size"])
         return Flow(
             "slots",
             cohorts=self.slots(deployment),
             step_tokens=chunk if chunk > 0 else int(knobs["max_prefill_tokens"]),
             max_requests=running,
-            cohort_requests=_integer(knobs, "pp_max_micro_batch_size", max(running // deployment.stages, 1)),
+            cohort_requests=whole_number(knobs, "pp_max_micro_batch_size", max(running // deployment.stages, 1)),
             notes=self.notes(deployment.version),
+            levers=_LEVERS,
         )
 
     def slots(self, deployment: Deployment) -> int:
         """Micro-batches in flight (`managers/scheduler_pp_mixin.py`)."""
         if deployment.stages == 1:
             return 1
-        return deployment.stages + _integer(deployment.knobs, "pp_async_batch_depth", 0)
+        return deployment.stages + whole_number(deployment.knobs, "pp_async_batch_depth", 0)
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """Weights and KV share `mem_fraction_static` of what is free at start; a batch works in the rest."""
@@ -107,6 +138,7 @@ class Sglang:
             gpu_memory_utilization=float(knobs["mem_fraction_static"]),
             cuda_graphs=not knobs.get("disable_cuda_graph", False),
             static_share=True,
+            copies=sglang_copies(deployment.architecture),
         )
 
     def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
@@ -122,10 +154,11 @@ class Sglang:
     def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
         """Chunk size by GPU memory, static memory by chunk and parallel size, and the fixed defaults."""
         memory_mib = deployment.gpu.memory_bytes / _MIB
-        chunk = _integer(deployment.knobs, "chunked_prefill_size", _chunk_default(memory_mib))
-        working = chunk if chunk > 0 else _integer(deployment.knobs, "max_prefill_tokens", 16384)
-        reserved = 512 + 1.5 * max(working, 2048) + deployment.tp * deployment.stages / 8 * 1024
-        reserved += 2 * _graph_batch(memory_mib, deployment.tp)
+        chunk = whole_number(deployment.knobs, "chunked_prefill_size", _chunk_default(memory_mib))
+        world = deployment.tp * deployment.layout.pcp * attention_replicas(deployment.layout, deployment.architecture)
+        working = chunk if chunk > 0 else whole_number(deployment.knobs, "max_prefill_tokens", 16384)
+        reserved = 512 + 1.5 * max(working, 2048) + world * deployment.stages / 8 * 1024
+        reserved += 2 * _graph_batch(memory_mib, world)
         if memory_mib > 60 * 1024:
             reserved = max(reserved, 10 * 1024)
         return {
@@ -141,13 +174,23 @@ class Sglang:
         }
 
     def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """Defaults overlaid with the deployment's flags."""
-        return {**self.default_knobs(deployment), **flag_knobs(deployment.knobs)}
+        """Defaults overlaid with the deployment's flags, as one scheduler sees them.
+
+        Attention data ranks share chunk and requests, and reserve less for requests that run
+        (`arg_groups/parallel_hook.py` handle_data_parallelism, resolve_max_num_reqs).
+        """
+        knobs = {**self.default_knobs(deployment), **flag_knobs(deployment.knobs)}
+        ranks = attention_replicas(deployment.layout, deployment.architecture)
+        if ranks == 1:
+            return knobs
+        for name in ("chunked_prefill_size", "max_running_requests"):
+            if (total := whole_number(knobs, name, 0)) > 0:
+                knobs[name] = max(1, total // ranks)
+        return {**knobs, "schedule_conservativeness": 0.3 * float(knobs["schedule_conservativeness"])}
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks."""
-        effective = self.effective_knobs(deployment)
-        return (*_flag_faults(deployment), *_shape_faults(deployment, effective), *_mode_faults(deployment))
+        return check_sglang(deployment, self.effective_knobs(deployment))
 
     def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
         """`python -m sglang.launch_server …` with the parallel sizes and the deployment's own flags."""
@@ -180,7 +223,7 @@ class Sglang:
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         """Pool of one partition: the least free memory over the largest cell; a block is a page."""
         knobs = self.effective_knobs(deployment)
-        page = _integer(knobs, "page_size", 1)
+        page = whole_number(knobs, "page_size", 1)
         ends = list(accumulate(partition))
         starts = [0, *ends[:-1]]
         token_bytes, state_bytes = _layer_bytes(deployment)
@@ -192,11 +235,11 @@ class Sglang:
             )
         slots = _state_slots(deployment, min(free_bytes), max(states))
         pool = min(free_bytes) - slots * max(states)
-        pages = min(max(pool, 0) // (max(cells) * page), _integer(knobs, "max_total_tokens", 1 << 62) // page)
+        pages = min(max(pool, 0) // (max(cells) * page), whole_number(knobs, "max_total_tokens", 1 << 62) // page)
         # A hybrid's stage without attention sets no limit of its own.
         alone = [max(pool, 0) // (cell * page) if cell else None for cell in cells]
         stage_pages = tuple(max(filter(None, alone), default=pages) if own is None else own for own in alone)
-        longest = _integer(knobs, "context_length", deployment.architecture.max_position)
+        longest = whole_number(knobs, "context_length", deployment.architecture.max_position)
         if pages == 0:
             raise OutOfMemory(
                 f"the tightest stage has {min(free_bytes) / 2**30:.2f} GiB for KV and state: not one page fits",
@@ -219,7 +262,7 @@ class Sglang:
 
     def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
         """Pages that a stage could hold by itself; the pool is smaller when another stage has less free memory."""
-        page = _integer(self.effective_knobs(deployment), "page_size", 1)
+        page = whole_number(self.effective_knobs(deployment), "page_size", 1)
         token_bytes, state_bytes = _layer_bytes(deployment)
         prefix = np.concatenate(([0], np.cumsum(token_bytes)))
         cells = prefix[None, :] - prefix[:, None]
@@ -245,9 +288,10 @@ def _graph_batch(memory_mib: float, tp: int) -> int:
 def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats]:
     """Bytes per token and bytes of state per sequence of every layer on one rank."""
     blocks = [layer.attention for layer in deployment.architecture.layers]
-    tokens = [round(block.kv_bytes_per_token_rank(deployment.tp)) for block in blocks]
+    # Decode context parallelism deals the tokens out: a rank keeps one of `dcp`.
+    tokens = [block.kv_bytes_per_token_rank(deployment.tp) / deployment.layout.dcp for block in blocks]
     states = [block.state_bytes // deployment.tp if block.kind in STATE_KINDS else 0 for block in blocks]
-    return np.array(tokens, dtype=np.float64), np.array(states, dtype=np.float64)
+    return np.array([round(one) for one in tokens], dtype=np.float64), np.array(states, dtype=np.float64)
 
 
 def _state_slots(deployment: Deployment, free: int, state_bytes: int) -> int:
@@ -260,87 +304,5 @@ def _state_slots(deployment: Deployment, free: int, state_bytes: int) -> int:
     return int(free * _STATE_TO_KV / (1 + _STATE_TO_KV)) // state_bytes
 
 
-def _flag_faults(deployment: Deployment) -> Iterator[Violation]:
-    source = "SGLang 0.5.23 srt/arg_groups/fields"
-    for name, value in flag_knobs(deployment.knobs).items():
-        if name in SGLANG_FLAGS:
-            fault = SGLANG_FLAGS[name].fault(value)
-            if fault:
-                yield Violation("flag-value", f"{name}: {fault}", source)
-        elif name in NAMES_OF_VLLM:
-            message = f"{name}: vLLM's name; SGLang has {NAMES_OF_VLLM[name]}"
-            yield Violation("unknown-flag", message, source)
-        elif difflib.get_close_matches(name.lower().replace("-", "_"), SGLANG_FLAGS, n=1, cutoff=0.85):
-            yield Violation("unknown-flag", unknown_flag(name, SGLANG_FLAGS, f"SGLang {deployment.version}"), source)
-
-
-def _shape_faults(deployment: Deployment, effective: Mapping[str, Knob]) -> Iterator[Violation]:
-    stages, tp = deployment.stages, deployment.tp
-    heads = max(layer.attention.heads for layer in deployment.architecture.layers)
-    if heads % tp:
-        yield Violation(
-            "heads-over-tp", f"tensor parallel size {tp} does not divide {heads} attention heads", _VALIDATION
-        )
-    if stages > len(deployment.architecture.layers):
-        layers = len(deployment.architecture.layers)
-        yield Violation(
-            "fewer-layers-than-stages",
-            f"{layers} layers for {stages} stages",
-            "SGLang 0.5.23 srt/utils/common.py make_layers",
-        )
-    nodes = _integer(effective, "nnodes", 1)
-    if tp * stages % nodes:
-        yield Violation("nodes", f"{tp} x {stages} GPUs cannot be divided over {nodes} nodes", _VALIDATION)
-    elif stages % nodes and nodes % stages:
-        yield Violation(
-            "stages-over-nodes",
-            f"{stages} stages over {nodes} nodes leave a stage unstarted",
-            "SGLang 0.5.23 entrypoints/engine.py",
-        )
-    chunk, page = _integer(effective, "chunked_prefill_size", 0), _integer(effective, "page_size", 1)
-    if chunk > 0 and page > 0 and chunk % page:
-        yield Violation(
-            "chunk-of-pages", f"chunked_prefill_size {chunk} must be a multiple of page_size {page}", _VALIDATION
-        )
-    if deployment.partition is not None:
-        if len(deployment.partition) != stages:
-            message = f"the partition has {len(deployment.partition)} entries for {stages} stages"
-            yield Violation("partition", message, "SGLang 0.5.23 srt/distributed/utils.py")
-        for reason in illegal_reasons(deployment.architecture, deployment.partition):
-            yield Violation("partition", reason, "SGLang 0.5.23 srt/distributed/utils.py")
-
-
-def _mode_faults(deployment: Deployment) -> Iterator[Violation]:
-    """Options that exclude a pipeline."""
-    knobs = deployment.knobs
-    if deployment.stages == 1:
-        return
-    for name in ("min_free_slots_delay", "enable_pdmux"):
-        if knobs.get(name, False) is not False:
-            yield Violation("not-with-pipeline", f"{name} is refused with more than one pipeline stage", _VALIDATION)
-    algorithm = knobs.get("speculative_algorithm")
-    if algorithm is None:
-        return
-    prefill_node = knobs.get("disaggregation_mode") == "prefill"
-    relayed = str(knobs.get("SGLANG_ENABLE_PP_SPEC", "")).lower() in ("1", "true", "yes", "y")
-    eagle = str(algorithm).upper() == "EAGLE" and not knobs.get("enable_multi_layer_eagle")
-    if not eagle and not (algorithm == "DSPARK" and prefill_node):
-        yield Violation(
-            "draft-with-pipeline", f"speculative_algorithm {algorithm} is refused; only EAGLE runs", _VALIDATION
-        )
-    elif eagle and relayed == prefill_node:
-        yield Violation(
-            "draft-with-pipeline",
-            "EAGLE with a pipeline needs either disaggregation_mode prefill or SGLANG_ENABLE_PP_SPEC=1, not both",
-            _VALIDATION,
-        )
-
-
 def _all_flags(deployment: Deployment) -> dict[str, Knob]:
-    sizes: dict[str, Knob] = {"pp_size": deployment.stages, "tp_size": deployment.tp}
-    return {**sizes, **flag_knobs(deployment.knobs)}
-
-
-def _integer(knobs: Mapping[str, Knob], name: str, otherwise: int) -> int:
-    value = knobs.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+    return {**layout_flags(deployment.layout, deployment.architecture), **flag_knobs(deployment.knobs)}

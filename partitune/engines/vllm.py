@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from partitune.cluster.hardware import Gpu
+from partitune.cluster.layout import Layout, RankOrder
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
+from partitune.engines.edge_copies import vllm_copies
 from partitune.engines.flags import arguments, config_entries, read_config
 from partitune.engines.interface import (
     Deployment,
@@ -24,18 +26,22 @@ from partitune.engines.interface import (
     flag_knobs,
 )
 from partitune.engines.kv_pages import layer_caches
-from partitune.engines.kv_planning import CacheModel, KvPlan, blocks_per_request, plan_kv, window_blocks
+from partitune.engines.kv_planning import CacheModel, KvPlan, blocks_per_request, fitted_length, plan_kv, window_blocks
 from partitune.engines.regimes import Regime
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.engines.vllm_defaults import default_knobs
 from partitune.engines.vllm_flags import VLLM_FLAGS
-from partitune.engines.vllm_rules import check_vllm
-from partitune.engines.vllm_runner import RUNNERS, choose_regime
+from partitune.engines.vllm_layouts import layout_flags, resolved_layout
+from partitune.engines.vllm_rules import check_vllm, draft_method
+from partitune.engines.vllm_runner import RUNNERS, choose_regime, runs_v2
 from partitune.errors import SpecError
 from partitune.model.architecture import STATE_KINDS, Architecture
 from partitune.result import Knob
 
 _READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
+#: Drafting methods whose last stage keeps the target's embedding (0.32 `model_executor/models/utils.py`).
+_DRAFTS_FROM_EMBEDDING = frozenset({"eagle", "eagle3", "dflash", "dspark"})
+_CHUNKS_FLOW = Version(0, 20)  # PR 38726: in `v1/worker/gpu_model_runner.py` of 0.20.0, not of 0.19.1
 _MIDDLE_SINCE = Version(0, 8)  # PR 13839 was merged six days after 0.7.3
 
 
@@ -46,6 +52,19 @@ class RegimeChoice:
     regime: Regime
     slots: int  # batches that may be in flight
     notes: tuple[str, ...] = ()  # what the engine does silently, and what was assumed
+    broadcasts_chunks: bool = False  # R1: stages wait for the last one after unfinished prompts too
+
+
+#: What moves the distance to the limit. In R1 everything decodes as one batch, whatever its size.
+_LEVERS = {
+    "roofline": "more requests at once (max_num_seqs, concurrency), so that weights are read for more of them",
+    "fill": "a smaller max_num_batched_tokens cuts a burst into more groups, which are on different stages at a time",
+    "host": "larger steps (max_num_batched_tokens, max_num_seqs); async_scheduling=true prepares them ahead",
+}
+_LEVERS_R1 = {
+    "fill": "async_scheduling=false, or a version from 0.31 on: in R1 no step begins before the last stage sampled",
+    "host": "larger steps (max_num_batched_tokens, max_num_seqs)",
+}
 
 
 class Vllm:
@@ -59,6 +78,12 @@ class Vllm:
         "model": "model",
         "pipeline_parallel_size": "parallel.pp",
         "tensor_parallel_size": "parallel.tp",
+        "data_parallel_size": "parallel.dp",
+        "prefill_context_parallel_size": "parallel.pcp",
+        "decode_context_parallel_size": "parallel.dcp",
+        "enable_expert_parallel": "parallel.expert_parallel",
+        "all2all_backend": "parallel.all2all_backend",
+        "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
     model_key = "model"
 
@@ -87,7 +112,16 @@ class Vllm:
         if choice.refusal:
             raise SpecError(choice.refusal)
         slots = choice.regime.queue_slots(deployment.stages)
-        return RegimeChoice(choice.regime, slots, _READ.notes(version) + choice.notes)
+        chunks = choice.regime is Regime.R1 and version < _CHUNKS_FLOW
+        return RegimeChoice(choice.regime, slots, _READ.notes(version) + choice.notes, chunks)
+
+    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
+        """With the exchange of tokens and experts that vLLM picks."""
+        return resolved_layout(layout, architecture)
+
+    def rank_order(self, architecture: Architecture) -> RankOrder:  # noqa: ARG002  (the protocol's)
+        """Data ranks count slowest, for every model."""
+        return RankOrder.REPLICAS_OUTSIDE
 
     def flow(self, deployment: Deployment) -> Flow:
         """In R1 everything merges into one batch; otherwise a request stays with those it was first scheduled with."""
@@ -100,16 +134,23 @@ class Vllm:
             max_requests=seqs,
             cohort_requests=seqs,
             notes=choice.notes,
+            levers=_LEVERS | (_LEVERS_R1 if choice.regime is Regime.R1 else {}),
         )
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """The profile run of `max_num_batched_tokens` and `max_num_seqs`, within `gpu_memory_utilization`."""
-        knobs = self.effective_knobs(deployment)
+        knobs, version = self.effective_knobs(deployment), parse_version(deployment.version)
         return MemorySettings(
             max_num_batched_tokens=int(knobs["max_num_batched_tokens"]),
             max_num_seqs=int(knobs["max_num_seqs"]),
             gpu_memory_utilization=float(knobs["gpu_memory_utilization"]),
             cuda_graphs=not knobs.get("enforce_eager", False),
+            drafter=draft_method(knobs) == "mtp",
+            drafter_embedding=deployment.stages > 1 and draft_method(knobs) in _DRAFTS_FROM_EMBEDDING,
+            vision=not knobs.get("language_model_only", False),
+            copies=vllm_copies(
+                deployment.architecture, version, v2=runs_v2(version, deployment.architecture, deployment.runner)
+            ),
         )
 
     def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:  # noqa: ARG002  (the protocol's)
@@ -175,16 +216,19 @@ class Vllm:
         """Blocks, tokens and the limiting stage of one partition."""
         override = deployment.knobs.get("num_gpu_blocks_override")
         blocks = override if isinstance(override, int) and not isinstance(override, bool) else None
-        return plan_kv(self.cache_model(deployment), partition, free_bytes, blocks_override=blocks)
+        model = self.cache_model(deployment)
+        if _fits_length(deployment) and blocks is None:
+            model = fitted_length(model, partition, free_bytes)
+        return plan_kv(model, partition, free_bytes, blocks_override=blocks)
 
     def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
         """Blocks per (stage, first layer, end layer)."""
         return window_blocks(self.cache_model(deployment), free_bytes)
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:
-        """Blocks of one request of max_model_len, and the null block."""
+        """Blocks of one request of max_model_len (of one token where the engine fits that), and the null block."""
         model = self.cache_model(deployment)
-        return blocks_per_request(model, model.max_model_len) + 1
+        return blocks_per_request(model, 1 if _fits_length(deployment) else model.max_model_len) + 1
 
     def cache_model(self, deployment: Deployment) -> CacheModel:
         """What the KV planner is given: pages per layer and what requests may keep in flight."""
@@ -196,6 +240,7 @@ class Vllm:
             layer_caches(
                 deployment.architecture,
                 deployment.tp,
+                dcp=deployment.layout.dcp,
                 kv_cache_dtype=str(knobs["kv_cache_dtype"]),
                 block_size=block if isinstance(block, int) else None,
             ),
@@ -205,9 +250,10 @@ class Vllm:
         )
 
 
+def _fits_length(deployment: Deployment) -> bool:
+    """True where the engine shortens max_model_len until one request fits."""
+    return deployment.knobs.get("max_model_len") == -1
+
+
 def _all_flags(deployment: Deployment) -> dict[str, Knob]:
-    sizes: dict[str, Knob] = {
-        "pipeline_parallel_size": deployment.stages,
-        "tensor_parallel_size": deployment.tp,
-    }
-    return {**sizes, **flag_knobs(deployment.knobs)}
+    return {**layout_flags(deployment.layout), **flag_knobs(deployment.knobs)}

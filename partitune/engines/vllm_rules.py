@@ -16,6 +16,7 @@ from partitune.engines.flags import unknown_flag
 from partitune.engines.interface import Deployment, Violation, flag_knobs
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm_flags import REMOVED_FLAGS, VLLM_FLAGS
+from partitune.engines.vllm_layouts import check_layout, layout_flags
 from partitune.engines.vllm_runner import RUNNERS, choose_regime
 from partitune.partition.legality import illegal_reasons
 from partitune.result import Knob
@@ -112,22 +113,11 @@ def _budgets(_: Deployment, effective: Effective) -> Iterator[Violation]:
         )
 
 
-def _heads(deployment: Deployment, _: Effective) -> Iterator[Violation]:
-    heads = max(layer.attention.heads for layer in deployment.architecture.layers)
-    if heads % deployment.tp:
-        legal = [str(size) for size in range(1, heads + 1) if heads % size == 0]
-        yield Violation(
-            "heads-over-tp",
-            f"tensor parallel size {deployment.tp} does not divide {heads} attention heads; use {', '.join(legal)}",
-            _MODEL_PY,
-        )
-
-
-def _sizes(deployment: Deployment, _: Effective) -> Iterator[Violation]:
-    for name, size in (("pipeline_parallel_size", deployment.stages), ("tensor_parallel_size", deployment.tp)):
-        given = deployment.knobs.get(name, size)
-        if given != size:
-            message = f"{name} {given!r} contradicts the deployment's {size}; leave the flag out"
+def _said_twice(deployment: Deployment, _: Effective) -> Iterator[Violation]:
+    for name, value in layout_flags(deployment.layout).items():
+        given = deployment.knobs.get(name, value)
+        if given != value:
+            message = f"{name} {given!r} contradicts the deployment's {value}; leave the flag out"
             yield Violation("parallel-size", message, "partitune")
 
 
@@ -163,7 +153,7 @@ def _pipeline(deployment: Deployment, effective: Effective) -> Iterator[Violatio
 
 def _speculation(deployment: Deployment, effective: Effective) -> Iterator[Violation]:
     version = parse_version(deployment.version)
-    if deployment.stages > 1 and _draft_method(effective) == "mtp" and version < _DRAFT_ON_ONE_STAGE:
+    if deployment.stages > 1 and draft_method(effective) == "mtp" and version < _DRAFT_ON_ONE_STAGE:
         yield Violation(
             "mtp-with-pipeline",
             f"speculative decoding with MTP and {deployment.stages} stages needs vLLM {_DRAFT_ON_ONE_STAGE} or later, "
@@ -181,6 +171,12 @@ def _partition(deployment: Deployment, _: Effective) -> Iterator[Violation]:
         yield Violation("partition", message, source)
     for reason in illegal_reasons(deployment.architecture, deployment.partition):
         yield Violation("partition", reason, source)
+
+
+def draft_method(effective: Effective) -> str:
+    """The method of speculative decoding; empty without one. `deepseek_mtp` and its like are old names of `mtp`."""
+    method = _draft_method(effective)
+    return "mtp" if method.endswith("_mtp") else method
 
 
 def _draft_method(effective: Effective) -> str:
@@ -207,8 +203,8 @@ _RULES: tuple[Callable[[Deployment, Effective], Iterator[Violation]], ...] = (
     _flags,
     _runner,
     _budgets,
-    _heads,
-    _sizes,
+    check_layout,
+    _said_twice,
     _pipeline,
     _speculation,
     _partition,

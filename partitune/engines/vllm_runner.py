@@ -56,7 +56,7 @@ def choose_regime(
         runner: `auto`, `v1` or `v2` (`VLLM_USE_V2_MODEL_RUNNER` unset, 0, 1).
         async_scheduling: the flag; None: the engine's default.
     """
-    v2 = _default_is_v2(version, architecture) if runner == "auto" else runner == "v2"
+    v2 = runs_v2(version, architecture, runner)
     if v2 and version >= _V2_SIDE_STREAM:
         return RunnerChoice(Regime.R4 if async_scheduling is False else Regime.R3, (), "")
     notes: tuple[str, ...] = ()
@@ -75,6 +75,11 @@ def choose_regime(
             notes += ("async scheduling is switched off silently: the V1 model runner has none with a pipeline",)
         return RunnerChoice(Regime.R2, notes, "")
     return RunnerChoice(Regime.R2 if async_scheduling is False else Regime.R1, notes, "")
+
+
+def runs_v2(version: Version, architecture: Architecture, runner: str) -> bool:
+    """True when a start with `runner` (`auto`, `v1`, `v2`) ends up on the V2 model runner."""
+    return _default_is_v2(version, architecture) if runner == "auto" else runner == "v2"
 
 
 def _default_is_v2(version: Version, architecture: Architecture) -> bool:
