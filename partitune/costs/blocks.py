@@ -1,16 +1,23 @@
 """Time of one attention block and of one feed-forward block on one GPU, as functions of the batch.
 
-Decision: a layer is not measured whole; its two blocks are composed from fitted kernels (fitted.py), because the same
-two or three blocks repeat through a model and a batch may mix prompts and decodes. GEMMs see all tokens of the step,
-attention sees prompt pairs and decode contexts apart. What no table covers is written here as a named assumption.
+Decision: a layer is not measured whole; its two blocks are composed from parts, because the same two or three blocks
+repeat through a model and a batch may mix prompts and decodes. GEMMs see all tokens of the step, attention sees prompt
+pairs and decode contexts apart. Every part is a measured kernel where one was measured for this very shape
+(silicon_blocks.py), else a curve fitted to such tables (fitted.py); what no table covers is a named assumption here.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from partitune.cluster.hardware import Gpu
+from partitune.cluster.layout import Exchange, Layout
 from partitune.costs.fitted import Origin, curve, fits
+from partitune.costs.grids import Grid
 from partitune.costs.interface import Batch
-from partitune.costs.kernels import Curve, at_most, distinct_experts
+from partitune.costs.kernels import at_most, distinct_experts
+from partitune.costs.silicon import Kernels
+from partitune.costs.silicon_blocks import Mixer, measured_attention, measured_ffn
 from partitune.errors import SpecError
 from partitune.model.architecture import STATE_KINDS, Architecture, Attention, AttentionBlock, Ffn, FfnBlock
 
@@ -57,6 +64,44 @@ def default_expert_kernel(architecture: Architecture) -> str:
     return _KERNEL_OF_EXPERT_DTYPE.get(dtypes[0], "bf16") if dtypes else "bf16"
 
 
+#: Up to so many tokens shared experts run on a second stream beside the routed ones: vLLM 0.32 `envs.py`
+#: VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; the tables were taken kernel by kernel. Assumed of SGLang as well.
+_SHARED_BESIDE_ROUTED = 256
+
+
+#: Generations on which the fitted curve is truer for prompts of latent attention than the table. The table was taken
+#: with 16-bit kernels, at 128K tokens 1.5 times as slow as DeepSeek-R1-FP4 runs on GB300 (vllm issue 41682).
+_FITTED_LATENT_PROMPTS = ("blackwell", "blackwell-rack")
+#: Start of an element-wise kernel (norm, residual add, embedding): aiconfigurator-core 0.12.0 `systems/*.yaml`,
+#: mem_empirical_constant_latency.
+ELEMENTWISE_FIXED_S = 3e-6
+
+
+class Seconds(NamedTuple):
+    """A time by what it rests on."""
+
+    measured: float  # kernels measured at this shape on this GPU
+    fitted: float  # the fitted roofline, and assumptions
+
+
+def _small_kernels(block: AttentionBlock | FfnBlock) -> int:
+    """Launches of a block that no table and no curve holds: each takes as long as it takes to start.
+
+    Attention: rotary embedding and the write to the cache (an MLA block was measured with both), or the gated norm of a
+    state. Feed-forward: the activation, the choice of experts, the activation of shared experts. Eight-bit GEMMs:
+    the quantisation of what they read.
+    """
+    quantised = block.dtype in ("fp8", "nvfp4")
+    if isinstance(block, AttentionBlock):
+        if block.kind in (Attention.FULL, Attention.SLIDING):
+            return 2 + 2 * quantised
+        return 1 if block.kind in STATE_KINDS else 0
+    if block.kind is Ffn.DENSE:
+        return 1 + 2 * quantised
+    shared = any(one.name.startswith("shared_experts.") for one in block.matrices)
+    return 1 + shared * (1 + 2 * quantised) if block.kind is Ffn.MOE else 0
+
+
 def rank_bytes(block: AttentionBlock | FfnBlock, tp: int) -> float:
     """Weight bytes of the block (routed experts apart) on one TP rank: the replicated part whole, the rest divided."""
     return (block.weight_bytes - block.replicated_bytes) / tp + block.replicated_bytes
@@ -83,27 +128,59 @@ class _Projections:
 class AttentionTime:
     """Seconds of one token mixer on one TP rank."""
 
-    __slots__ = ("_block", "_decode", "_heads", "_kv_bytes", "_prefill", "_project", "_state_bytes", "_tp", "origins")
+    __slots__ = ("_fitted", "_fitted_prompts", "_mix", "_mix_measured", "_none", "_project", "_project_measured",
+                 "_small_s", "origins")  # fmt: skip
 
-    def __init__(self, block: AttentionBlock, gpu: Gpu, tp: int) -> None:
+    def __init__(
+        self, block: AttentionBlock, hidden_size: int, gpu: Gpu, layout: Layout, kernels: Kernels | None
+    ) -> None:
+        self._fitted = fitted = _FittedAttention(block, gpu, layout.tp, layout.dcp)
+        # No table has a cache whose tokens are dealt out over ranks.
+        kernels = None if layout.dcp > 1 and block.kv_bytes_per_token else kernels
+        measured = measured_attention(block, hidden_size, layout.tp, kernels) if kernels else None
+        self._none = block.kind is Attention.NONE
+        self._small_s = _small_kernels(block) * ELEMENTWISE_FIXED_S
+        self._fitted_prompts = block.kind is Attention.MLA and gpu.generation in _FITTED_LATENT_PROMPTS
+        self._project = (measured and measured.projections) or fitted.project
+        self._mix: Mixer = (measured and measured.mixer) or fitted
+        self._project_measured = self._project is not fitted.project
+        self._mix_measured = self._mix is not fitted
+        self.origins: tuple[Origin, ...] = () if self._project_measured else (fitted.project.origin,)
+        self.origins += () if self._mix_measured else fitted.origins
+
+    def __call__(self, batch: Batch) -> Seconds:
+        """Seconds for `batch`."""
+        if self._none or not batch.tokens:
+            return Seconds(0.0, 0.0)
+        if batch.prefill_tokens and self._fitted_prompts:
+            return Seconds(0.0, self._fitted.project(batch.tokens) + self._fitted(batch) + self._small_s)
+        projected, mixed = self._project(batch.tokens), self._mix(batch)
+        measured = projected * self._project_measured + mixed * self._mix_measured
+        return Seconds(measured, projected + mixed - measured + self._small_s)
+
+
+class _FittedAttention:
+    """The mixer of a block by the fitted curves; `project` is its GEMMs."""
+
+    __slots__ = ("_block", "_decode", "_heads", "_kv_bytes", "_prefill", "_state_bytes", "_tp", "origins", "project")
+
+    def __init__(self, block: AttentionBlock, gpu: Gpu, tp: int, dcp: int) -> None:
         self._block, self._tp = block, tp
         latent = block.kind in (Attention.MLA, Attention.SPARSE) and block.shards == 1
         # The fixed start of an MLA module covers its small projections, so only one GEMM launch is added.
-        self._project = _Projections(block, gpu, tp, 1 if latent else _GEMMS_PER_ATTENTION)
+        self.project = _Projections(block, gpu, tp, 1 if latent else _GEMMS_PER_ATTENTION)
         self._heads = block.heads / tp if latent else 0.0
-        self._kv_bytes = block.kv_bytes_per_token_rank(tp)
+        # With the tokens dealt out, a rank works for the heads of `dcp` ranks on its share of the context.
+        self._kv_bytes = block.kv_bytes_per_token_rank(tp) / dcp
         self._state_bytes = block.state_bytes / tp
         families = ("mla", "mla") if latent else _STATE_FAMILIES.get(block.kind, ("gqa", "gqa"))
         self._prefill, first = curve(f"{families[0]}_prefill", gpu)
         self._decode, second = curve(f"{families[1]}_decode", gpu)
-        self.origins: tuple[Origin, ...] = (self._project.origin, first, second)
+        self.origins: tuple[Origin, ...] = (first, second)
 
     def __call__(self, batch: Batch) -> float:
         """Seconds for `batch`."""
-        if self._block.kind is Attention.NONE or not batch.tokens:
-            return 0.0
-        seconds = self._project(batch.tokens)
-        fixed = 0.0
+        seconds = fixed = 0.0
         if batch.prefill_tokens:
             fixed = self._prefill.fixed_s
             seconds += self._prefill_s(batch)
@@ -124,7 +201,7 @@ class AttentionTime:
         if block.kind is Attention.MLA:
             # A later chunk decompresses its past again. A batch does not say how many chunks it holds: one is assumed.
             past = max(0.0, batch.prefill_pairs / tokens - (tokens + 1) / 2)
-            seconds += self._project.curve.variable_s(0.0, past * self._heads * _DECOMPRESS_FLOPS_PER_HEAD)
+            seconds += self.project.curve.variable_s(0.0, past * self._heads * _DECOMPRESS_FLOPS_PER_HEAD)
         return seconds
 
     def _decode_s(self, batch: Batch) -> float:
@@ -155,30 +232,76 @@ def _attended(block: AttentionBlock, pairs: float, tokens: int) -> float:
 class FfnTime:
     """Seconds of one feed-forward block on one TP rank: dense or shared part, and routed experts."""
 
-    __slots__ = ("_block", "_experts", "_moved_s_per_token", "_project", "_tp", "origins")
+    __slots__ = (
+        "_block", "_common", "_common_measured", "_expert_tokens", "_imbalance", "_portions", "_routed",
+        "_routed_measured", "_shared", "_small_s", "origins",
+    )  # fmt: skip
 
-    def __init__(self, block: FfnBlock, hidden_size: int, gpu: Gpu, tp: int, expert_kernel: str) -> None:
-        self._block, self._tp = block, tp
-        moved = 2.0 * EXPERT_PASSES * block.experts_per_token * (block.expert_width or hidden_size)
+    def __init__(
+        self, block: FfnBlock, hidden_size: int, gpu: Gpu, layout: Layout, expert_kernel: str, kernels: Kernels | None
+    ) -> None:
+        self._block, moe = block, block.kind is Ffn.MOE
+        #: Where tokens are cut over the tensor ranks, a rank passes its share of them through whole shared experts.
+        self._portions = layout.tp if moe and layout.sequence_parallel_moe else 1
+        tp = layout.tp // self._portions
+        fitted = _Projections(block, gpu, tp, 1 if moe else 2)
+        sizes = (tp, layout.expert_cut, layout.expert_ranks)
+        measured = measured_ffn(block, *sizes, kernels, expert_kernel) if kernels else None
+        self._shared = measured.shared if measured else None
+        self._common = (measured and measured.common) or fitted
+        self._common_measured = self._common is not fitted
+        self.origins: tuple[Origin, ...] = () if self._common_measured or not block.weight_bytes else (fitted.origin,)
+        self._routed: _FittedExperts | Grid | None = None
+        self._expert_tokens, self._imbalance = _tokens_at_experts(layout), layout.expert_imbalance
+        if moe:
+            experts = _FittedExperts(block, hidden_size, gpu, layout, expert_kernel)
+            self._routed = (measured and measured.routed) or experts
+            self.origins += (experts.origin,) if self._routed is experts else ()
+        self._routed_measured = isinstance(self._routed, Grid)
+        self._small_s = _small_kernels(block) * ELEMENTWISE_FIXED_S
+
+    def __call__(self, batch: Batch) -> Seconds:
+        """Seconds for `batch`, the exchange of tokens apart (exchange.py)."""
+        tokens = -(-batch.tokens // self._portions)
+        if self._block.kind is Ffn.NONE or not tokens:
+            return Seconds(0.0, 0.0)
+        common = self._common(tokens)
+        routed = self._imbalance * self._routed(self._expert_tokens * batch.tokens) if self._routed else 0.0
+        if self._shared:
+            shared = self._shared(tokens)
+            common += max(0.0, shared - routed) if tokens <= _SHARED_BESIDE_ROUTED else shared
+        measured = common * self._common_measured + routed * self._routed_measured
+        return Seconds(measured, common + routed - measured + self._small_s)
+
+
+def _tokens_at_experts(layout: Layout) -> int:
+    """Tokens that the experts of a stage see for one of a data rank's: those of its peers, who step with it.
+
+    Routed by every tensor rank for itself, a token comes once from each (vLLM 0.32 `config/parallel.py`,
+    use_sequence_parallel_moe).
+    """
+    twice = layout.exchange is Exchange.ROUTED and not layout.sequence_parallel_moe
+    return layout.dp * layout.pcp * (layout.tp if twice else 1)
+
+
+class _FittedExperts:
+    """Routed experts by the fitted curve, as a function of the tokens."""
+
+    __slots__ = ("_block", "_curve", "_moved_s_per_token", "_ranks", "origin")
+
+    def __init__(self, block: FfnBlock, hidden_size: int, gpu: Gpu, layout: Layout, kernel: str) -> None:
+        if f"moe/{kernel}" not in fits():
+            known = ", ".join(expert_kernels())
+            raise SpecError(f"costs: expert kernel {kernel!r} has no constants; known are {known}")
+        self._block, self._ranks = block, layout.stage_gpus
+        self._curve, self.origin = curve(f"moe/{kernel}", gpu)
+        # A rank with experts of its own moves only the tokens that visit these.
+        visits = block.experts_per_token / layout.expert_ranks
+        moved = 2.0 * EXPERT_PASSES * visits * (block.expert_width or hidden_size)
         self._moved_s_per_token = moved / (ELEMENTWISE_BANDWIDTH * gpu.bandwidth_bytes_s)
-        self._project = _Projections(block, gpu, tp, 1 if block.kind is Ffn.MOE else 2)
-        self._experts: Curve | None = None
-        self.origins: tuple[Origin, ...] = (self._project.origin,) if block.weight_bytes else ()
-        if block.kind is Ffn.MOE:
-            if f"moe/{expert_kernel}" not in fits():
-                known = ", ".join(expert_kernels())
-                raise SpecError(f"costs: expert kernel {expert_kernel!r} has no constants; known are {known}")
-            self._experts, origin = curve(f"moe/{expert_kernel}", gpu)
-            self.origins += (origin,)
 
-    def __call__(self, batch: Batch) -> float:
-        """Seconds for `batch`."""
-        block, tokens = self._block, batch.tokens
-        if block.kind is Ffn.NONE or not tokens:
-            return 0.0
-        seconds = self._project(tokens)
-        if self._experts is not None:
-            hit = distinct_experts(block.experts, block.experts_per_token, tokens)
-            flops = tokens * block.routed_flops_per_token / self._tp
-            seconds += self._experts(hit * block.expert_bytes / self._tp, flops) + tokens * self._moved_s_per_token
-        return seconds
+    def __call__(self, tokens: int) -> float:
+        block = self._block
+        hit = distinct_experts(block.experts, block.experts_per_token, tokens)
+        flops = tokens * block.routed_flops_per_token / self._ranks
+        return self._curve(hit * block.expert_bytes / self._ranks, flops) + tokens * self._moved_s_per_token

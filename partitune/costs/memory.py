@@ -8,7 +8,8 @@ to fit the card, which no utilisation setting protects; serving needs something 
 hold) lowers the budget only where utilisation would have reached it; vLLM would not start there, so the stage says
 which utilisation does. SGLang (`static_share`) cuts the card in two before it loads: weights and KV in a share of the
 memory free then (the least of any stage), what a batch needs in the rest (0.5.23 `mem_cache/kv_cache_configurator.py`
-_profile_available_bytes). A solver asks for every (stage, first, stop), so the same terms come as arrays too.
+_profile_available_bytes). What an engine builds on more stages than need it is a setting (`EdgeCopies`): the engines'
+rooms know which. A solver asks for every (stage, first, stop), so the same terms come as arrays too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partitune.cluster.hardware import Gpu, Placement
+from partitune.cluster.layout import Exchange, Layout
 from partitune.costs.blocks import rank_bytes
 from partitune.costs.interface import Floats
 from partitune.model.architecture import Architecture, Ffn, Layer
@@ -30,8 +32,19 @@ _RUNTIME_BYTES = 0.6 * _GIB
 _NCCL_BYTES = 358_612_992.0
 #: One layer in one captured graph. Estimate: 0.5 GiB for Llama-8B and 1.8 GiB for Llama-70B over 67 sizes.
 _GRAPH_BYTES_PER_LAYER = 0.3e6
+#: Vectors of hidden_size per token of the vision profile: the encoder's output, its cache and one temporary. Estimate.
+_VISION_VECTORS = 3
 #: Bytes per logit in the sampler run: 16-bit logits, their fp32 copy and one fp32 temporary.
 _BYTES_PER_LOGIT = 2 + 4 + 4
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeCopies:
+    """What an engine builds on stages that do not need it, by model class and release."""
+
+    embedding: bool = False  # on every stage, not only the first (and the last of a tied one)
+    head: bool = False  # on every stage, not only the last
+    tower: bool = False  # on every stage, not only the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +57,9 @@ class MemorySettings:
     static_share: bool = False  # SGLang: the utilisation is of what is free at start, and holds weights and KV only
     cuda_graphs: bool = True
     drafter: bool = False  # the checkpoint's MTP module is loaded: on the last stage
+    drafter_embedding: bool = False  # the drafter there reads the target's embedding
     vision: bool = True  # the vision tower, where the checkpoint has one, is loaded: on the first stage
+    copies: EdgeCopies = EdgeCopies()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,7 @@ class StageMemory:
     activation_bytes: float  # peak of the profile run
     receive_bytes: float  # persistent buffer for the hand-off, and the residual bank of K3
     logits_bytes: float  # sampler run of max_num_seqs rows; last stage only
+    vision_bytes: float  # profile run of the vision encoder; first stage only
     graph_bytes: float  # CUDA graphs
     runtime_bytes: float  # context and communicators
     load_copy_bytes: float  # one layer more while weights are read and repacked (assumed), gone afterwards
@@ -85,7 +101,8 @@ class StageMemory:
     @property
     def batch_bytes(self) -> float:
         """What working on batches takes, in-flight tensors apart."""
-        return max(self.activation_bytes, self.logits_bytes) + self.receive_bytes + self.graph_bytes
+        peak = max(self.activation_bytes, self.logits_bytes, self.vision_bytes)
+        return peak + self.receive_bytes + self.graph_bytes
 
     @property
     def kv_bytes(self) -> float:
@@ -93,10 +110,19 @@ class StageMemory:
         return self.budget_bytes - self.non_kv_bytes
 
     @property
+    def load_peak_bytes(self) -> float:
+        """The most that loading takes."""
+        return self.weight_bytes + self.load_copy_bytes + self.runtime_bytes
+
+    @property
+    def serve_peak_bytes(self) -> float:
+        """The most that serving takes beside KV."""
+        return self.weight_bytes + self.runtime_bytes + self.batch_bytes + self.in_flight_bytes
+
+    @property
     def load_missing_bytes(self) -> float:
         """How far loading misses the card."""
-        peak = self.weight_bytes + self.load_copy_bytes + self.runtime_bytes
-        return max(0.0, peak - (self.total_bytes - self.reserved_bytes))
+        return max(0.0, self.load_peak_bytes - (self.total_bytes - self.reserved_bytes))
 
     @property
     def serve_missing_bytes(self) -> float:
@@ -130,11 +156,12 @@ class MemoryModel:
 
     def __init__(self, architecture: Architecture, placement: Placement, settings: MemorySettings) -> None:
         self.architecture, self.placement, self.settings = architecture, placement, settings
-        layers, tp = architecture.layers, placement.tp
-        self._layer_bytes = [_layer_bytes(layer, tp) for layer in layers]
+        layers, layout = architecture.layers, placement.layout
+        self._layer_bytes = [_layer_bytes(layer, layout) for layer in layers]
         self._weights = np.concatenate([[0.0], np.cumsum(self._layer_bytes)])
-        self._token_bytes = settings.max_num_batched_tokens * architecture.hidden_size * architecture.dtype_bytes
-        self._widths = [_widest(layer, architecture.hidden_size, tp) for layer in layers]
+        tokens = -(-settings.max_num_batched_tokens // layout.pcp)  # of one rank
+        self._token_bytes = tokens * architecture.hidden_size * architecture.dtype_bytes
+        self._widths = [_widest(layer, architecture.hidden_size, layout) for layer in layers]
 
     def stage(self, stage: int, first: int, stop: int) -> StageMemory:
         """Memory of `stage` when it holds layers `first` ... `stop` - 1 (0-based)."""
@@ -151,6 +178,7 @@ class MemoryModel:
             activation_bytes=self._activations(max(self._widths[first:stop], default=0.0)),
             receive_bytes=handoff + self._bank(stop),
             logits_bytes=self._logits(stage),
+            vision_bytes=self._vision(stage),
             graph_bytes=self._graphs(stage, stop - first),
             runtime_bytes=self._runtime(),
             load_copy_bytes=max(self._layer_bytes[first:stop], default=0.0),
@@ -185,7 +213,7 @@ class MemoryModel:
             if twin != stage:
                 tensor[stage] = tensor[twin]
                 continue
-            transient = np.maximum(activations, self._logits(stage))
+            transient = np.maximum(activations, max(self._logits(stage), self._vision(stage)))
             handoff = handoffs * (self._token_bytes if stage else 0)
             held = weights + self._edge_weights(stage) + self._runtime()
             budget, room = self._budget(stage), gpu.memory_bytes - reserved
@@ -219,17 +247,24 @@ class MemoryModel:
         return None if self._wanted(stage) <= free else max(0.0, math.floor(1000 * free / total) / 1000)
 
     def _edge_weights(self, stage: int) -> float:
-        edges, tp = self.architecture.edges, self.placement.tp
+        edges, tp, setting = self.architecture.edges, self.placement.tp, self.settings
         first, last = stage == 0, stage == self.placement.stages - 1
-        total = edges.embedding_bytes / tp if first else 0.0
+        embedding = first or setting.copies.embedding or (last and setting.drafter_embedding)
+        total = edges.embedding_bytes / tp if embedding else 0.0
+        if last or setting.copies.head:
+            # A tied head is the embedding: one copy where a stage holds both, its own copy otherwise.
+            total += 0.0 if edges.tied and embedding else edges.head_bytes / tp
         if last:
-            # A tied head is the embedding: one copy where both ends are the same stage, its own copy otherwise.
-            total += 0.0 if edges.tied and first else edges.head_bytes / tp
             total += self.architecture.hidden_size * self.architecture.dtype_bytes
-            total += edges.drafter_bytes / tp if self.settings.drafter else 0.0
-        if first and self.settings.vision:
+            total += edges.drafter_bytes / tp if setting.drafter else 0.0
+        if setting.vision and (first or setting.copies.tower):
             total += edges.vision_bytes / tp
         return total
+
+    def _vision(self, stage: int) -> float:
+        """Peak of the encoder's profile run, on the first stage (vLLM 0.32 `v1/worker/gpu/model_runner.py`)."""
+        seen = stage == 0 and self.settings.vision and self.architecture.edges.vision_bytes
+        return _VISION_VECTORS * float(self._token_bytes) if seen else 0.0
 
     def _logits(self, stage: int) -> float:
         if stage != self.placement.stages - 1:
@@ -251,7 +286,10 @@ class MemoryModel:
         return layers * captured_sizes(self.settings, self.placement.gpus[stage].generation) * _GRAPH_BYTES_PER_LAYER
 
     def _runtime(self) -> float:
-        groups = (self.placement.tp > 1) + (self.placement.stages > 1)
+        layout = self.placement.layout
+        # The ranks that share experts are a group of their own where they are more than the tensor ranks.
+        experts = layout.stage_gpus > layout.tp and any(one.ffn.kind is Ffn.MOE for one in self.architecture.layers)
+        groups = (layout.tp > 1) + (layout.pp > 1) + experts
         return _RUNTIME_BYTES + groups * _NCCL_BYTES
 
 
@@ -281,21 +319,29 @@ def _largest_of_spans(per_layer: list[float]) -> Floats:
     return spans
 
 
-def _layer_bytes(layer: Layer, tp: int) -> float:
-    """Weights of a layer on one TP rank; norms are whole on each."""
-    blocks = rank_bytes(layer.attention, tp) + rank_bytes(layer.ffn, tp)
-    return blocks + layer.ffn.routed_bytes / tp + 2.0 * layer.other_params
+def _layer_bytes(layer: Layer, layout: Layout) -> float:
+    """Weights of a layer on one rank; norms are whole on each, routed experts spread over all ranks of the stage.
+
+    Where tokens are cut over the tensor ranks before the experts, every rank holds the shared experts whole (vLLM 0.32
+    `model_executor/models/deepseek_v2.py`, disable_tp).
+    """
+    whole = layout.sequence_parallel_moe and layer.ffn.kind is Ffn.MOE
+    blocks = rank_bytes(layer.attention, layout.tp) + rank_bytes(layer.ffn, 1 if whole else layout.tp)
+    return blocks + layer.ffn.routed_bytes / layout.stage_gpus + 2.0 * layer.other_params
 
 
-def _widest(layer: Layer, hidden_size: int, tp: int) -> float:
-    """Widest intermediates of a layer on one rank, in elements per token.
+def _widest(layer: Layer, hidden_size: int, layout: Layout) -> float:
+    """Widest intermediates of a layer on one rank, in elements per token of this rank.
 
     A block of p parameters over hidden_size is p / hidden_size elements wide altogether. Routed experts keep gate and
-    up of every visited expert, and its output (vLLM `fused_moe` workspaces).
+    up of every visited expert, and its output (vLLM `fused_moe` workspaces); the tokens of all data ranks pass by.
     """
-    attention = layer.attention.params / hidden_size / tp
+    attention = layer.attention.params / hidden_size / layout.tp
     if layer.ffn.kind is not Ffn.MOE:
-        return max(attention, layer.ffn.params / hidden_size / tp)
+        return max(attention, layer.ffn.params / hidden_size / layout.tp)
     width = layer.ffn.expert_width or hidden_size
     inner = layer.ffn.expert_params / (3 * width)
-    return max(attention, layer.ffn.experts_per_token * (2 * inner / tp + width))
+    seen = layout.dp * layout.pcp
+    visits = seen * layer.ffn.experts_per_token / layout.expert_ranks
+    gathered = seen * width if layout.exchange is Exchange.GATHER else 0
+    return max(attention, visits * (2 * inner / layout.expert_cut + width) + gathered)

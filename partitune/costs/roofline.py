@@ -1,4 +1,4 @@
-"""The default cost model: a roofline whose constants are fitted to measured kernels.
+"""The default cost model: measured kernels where there are any, else a roofline fitted to such measurements.
 
 Decision: layers of one kind cost the same on one GPU, so a batch costs a handful of block times (blocks.py), which are
 spread over the layers. What a layer has besides its blocks is here: norms and residuals, the all-reduce after each
@@ -15,17 +15,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from partitune.cluster.hardware import Gpu, Placement
-from partitune.costs.blocks import ELEMENTWISE_BANDWIDTH, AttentionTime, FfnTime, default_expert_kernel
+from partitune.costs.blocks import (
+    ELEMENTWISE_BANDWIDTH,
+    ELEMENTWISE_FIXED_S,
+    AttentionTime,
+    FfnTime,
+    Seconds,
+    default_expert_kernel,
+)
 from partitune.costs.collectives import TensorParallelGroup
+from partitune.costs.context_ranks import ContextRanks
+from partitune.costs.exchange import ExpertExchange
 from partitune.costs.fitted import Origin, curve
 from partitune.costs.interface import Batch, Floats
+from partitune.costs.silicon import Kernels, kernels_on
+from partitune.costs.silicon_tables import PACKAGE, installed_release
 from partitune.costs.stages import BoundStages
 from partitune.errors import SpecError
 from partitune.model.architecture import Architecture, Attention, AttentionBlock, Ffn, FfnBlock
 
-#: Start of an element-wise kernel (norm, residual add, embedding): aiconfigurator-core 0.12.0 `systems/*.yaml`,
-#: mem_empirical_constant_latency.
-_ELEMENTWISE_FIXED_S = 3e-6
 #: Vectors of hidden_size a fused residual-add and norm moves per token: reads two, writes two.
 _VECTORS_PER_NORM = 4
 #: Assumed: passes over the fp32 logits by temperature, softmax and the choice of a token, and their launches.
@@ -46,8 +54,8 @@ _HOST_MOE_S = 200e-6
 class BlockSeconds:
     """A batch on one GPU: seconds of each distinct block, and of one residual vector through the norms."""
 
-    attention: tuple[float, ...]
-    ffn: tuple[float, ...]
+    attention: tuple[Seconds, ...]
+    ffn: tuple[Seconds, ...]
     norm_s: float  # of one norm, launches included
     vector_s: float  # of moving one more hidden vector per token
 
@@ -59,84 +67,137 @@ class _GpuCosts:
         self,
         architecture: Architecture,
         gpu: Gpu,
-        tp: int,
+        placement: Placement,
         attention: Sequence[AttentionBlock],
         ffn: Sequence[FfnBlock],
         expert_kernel: str,
+        kernels: Kernels | None,
     ) -> None:
-        self.group = TensorParallelGroup(gpu, tp)
-        self._attention = [AttentionTime(block, gpu, tp) for block in attention]
-        self._ffn = [FfnTime(block, architecture.hidden_size, gpu, tp, expert_kernel) for block in ffn]
+        hidden, layout, tp = architecture.hidden_size, placement.layout, placement.tp
+        self.kernels = kernels
+        self.group = TensorParallelGroup(gpu, tp, kernels, nccl=layout.all_reduce_backend == "nccl")
+        self._context = ContextRanks(gpu, layout, attention)
+        self._attention = [AttentionTime(block, hidden, gpu, layout, kernels) for block in attention]
+        self._ffn = [FfnTime(block, hidden, gpu, layout, expert_kernel, kernels) for block in ffn]
+        self._exchange = [
+            ExpertExchange(
+                placement, gpu, block.expert_width or hidden, architecture.dtype_bytes, block.experts_per_token
+            )
+            if block.kind is Ffn.MOE
+            else None
+            for block in ffn
+        ]
         self._has_attention = [block.kind is not Attention.NONE for block in attention]
         self._has_ffn = [block.kind is not Ffn.NONE for block in ffn]
-        self._hidden_bytes = architecture.hidden_size * architecture.dtype_bytes
+        self._hidden_bytes = hidden * architecture.dtype_bytes
         self._vector_s = self._hidden_bytes / (ELEMENTWISE_BANDWIDTH * gpu.bandwidth_bytes_s)
         self._head, origin = curve("gemm/bf16", gpu)
         self._edges, self._tp, self._logits_s = architecture.edges, tp, 4.0 / gpu.bandwidth_bytes_s
-        self.origins: set[Origin] = {origin, *self.group.origins}
+        self._measured_head = kernels.gemm(-(-self._edges.vocab_size // tp), hidden, "bf16") if kernels else None
+        self.origins: set[Origin] = {*self.group.origins, *(() if self._measured_head else (origin,))}
         self.origins.update(origin for block in self._attention for origin in block.origins)
         self.origins.update(origin for block in self._ffn for origin in block.origins)
 
     def blocks(self, batch: Batch) -> BlockSeconds:
-        """Seconds of every distinct block, its all-reduce included."""
-        tokens, graph = batch.tokens, not batch.prefill_tokens
-        reduce_s = self.group.all_reduce_s(tokens * self._hidden_bytes, graph=graph)
-        vector_s = tokens * self._vector_s
+        """Seconds of every distinct block, its all-reduce or exchange of tokens included."""
+        whole, batch = batch, self._context.share_of(batch)
+        reduce_s = self._reduce(batch)
+        vector_s = batch.tokens * self._vector_s
+        gathered = self._context.gathering_s(whole)
         return BlockSeconds(
             tuple(
-                t(batch) + reduce_s if has else 0.0 for t, has in zip(self._attention, self._has_attention, strict=True)
+                _sum(_sum(t(batch), reduce_s), Seconds(0.0, extra_s)) if has else _NOTHING
+                for t, has, extra_s in zip(self._attention, self._has_attention, gathered, strict=True)
             ),
-            tuple(t(batch) + reduce_s if has else 0.0 for t, has in zip(self._ffn, self._has_ffn, strict=True)),
-            _ELEMENTWISE_FIXED_S + _VECTORS_PER_NORM * vector_s,
+            tuple(
+                _sum(t(batch), reduce_s if exchange is None else self._exchanged(exchange, batch, reduce_s))
+                if has
+                else _NOTHING
+                for t, has, exchange in zip(self._ffn, self._has_ffn, self._exchange, strict=True)
+            ),
+            ELEMENTWISE_FIXED_S + _VECTORS_PER_NORM * vector_s,
             vector_s,
         )
 
-    def embedding_s(self, batch: Batch) -> float:
+    @staticmethod
+    def _exchanged(exchange: ExpertExchange, batch: Batch, reduce_s: Seconds) -> Seconds:
+        """What comes around an expert block in place of the all-reduce, or with it."""
+        moved = Seconds(0.0, exchange(batch.tokens))
+        return _sum(moved, reduce_s) if exchange.all_reduces() else moved
+
+    def _reduce(self, batch: Batch) -> Seconds:
+        """One all-reduce of the hidden states of a batch."""
+        graph = not batch.prefill_tokens
+        seconds = self.group.all_reduce_s(batch.tokens * self._hidden_bytes, graph=graph)
+        return Seconds(seconds, 0.0) if graph and self.group.measured_in_graph else Seconds(0.0, seconds)
+
+    def embedding(self, batch: Batch) -> Seconds:
         """Look-up of the new tokens; under TP the vocabulary is cut, so one all-reduce."""
         if not batch.tokens:
-            return 0.0
-        reduce_s = self.group.all_reduce_s(batch.tokens * self._hidden_bytes, graph=not batch.prefill_tokens)
-        return _ELEMENTWISE_FIXED_S + batch.tokens * self._vector_s + reduce_s
+            return _NOTHING
+        return _sum(self._reduce(batch), Seconds(0.0, ELEMENTWISE_FIXED_S + batch.tokens * self._vector_s))
 
-    def head_s(self, rows: int) -> float:
+    def head(self, rows: int) -> Seconds:
         """LM head alone for `rows` sampled rows."""
         if not rows:
-            return 0.0
+            return _NOTHING
+        if self._measured_head:
+            return Seconds(self._measured_head(rows), 0.0)
         weights = self._edges.head_bytes / self._tp
-        return self._head(weights, weights * rows)  # 16-bit weights: 2 FLOPs a parameter are 1 a byte
+        return Seconds(0.0, self._head(weights, weights * rows))  # 16-bit weights: 2 FLOPs a parameter are 1 a byte
 
-    def end_s(self, batch: Batch) -> float:
+    def end(self, batch: Batch) -> Seconds:
         """Final norm, head, gathering of the logits and sampler."""
         if not batch.tokens:
-            return 0.0
-        seconds = _ELEMENTWISE_FIXED_S + _VECTORS_PER_NORM * batch.tokens * self._vector_s
-        if batch.sampled:
-            logits = batch.sampled * self._edges.vocab_size
-            seconds += self.head_s(batch.sampled) + self.group.all_gather_s(2.0 * logits)
-            seconds += _SAMPLER_FIXED_S + _SAMPLER_PASSES * logits * self._logits_s
-        return seconds
+            return _NOTHING
+        fitted = ELEMENTWISE_FIXED_S + _VECTORS_PER_NORM * batch.tokens * self._vector_s
+        if not batch.sampled:
+            return Seconds(0.0, fitted)
+        logits = batch.sampled * self._edges.vocab_size
+        fitted += self.group.all_gather_s(2.0 * logits)
+        fitted += _SAMPLER_FIXED_S + _SAMPLER_PASSES * logits * self._logits_s
+        return _sum(self.head(batch.sampled), Seconds(0.0, fitted))
+
+
+_NOTHING = Seconds(0.0, 0.0)
+
+
+def _sum(one: Seconds, other: Seconds) -> Seconds:
+    return Seconds(one.measured + other.measured, one.fitted + other.fitted)
 
 
 class RooflineCosts:
-    """Fitted roofline of one model on one placement; implements `CostModel`.
+    """Stage times of one model on one placement; implements `CostModel`.
 
     Args:
         architecture: the model.
         placement: GPUs, links and nodes of the stages.
         expert_kernel: which routed-expert kernel the engine runs (`blocks.expert_kernels()`); default by dtype.
+        measured_engine: the engine whose measured kernels are used where there are any; None: the roofline alone.
 
     Raises:
         SpecError: the expert kernel has no constants.
     """
 
-    def __init__(self, architecture: Architecture, placement: Placement, *, expert_kernel: str | None = None) -> None:
+    def __init__(
+        self,
+        architecture: Architecture,
+        placement: Placement,
+        *,
+        expert_kernel: str | None = None,
+        measured_engine: str | None = None,
+    ) -> None:
         self.architecture, self.placement = architecture, placement
         self.expert_kernel = expert_kernel or default_expert_kernel(architecture)
         attention = list(dict.fromkeys(layer.attention for layer in architecture.layers))
         ffn = list(dict.fromkeys(layer.ffn for layer in architecture.layers))
         gpus = list(dict.fromkeys(placement.gpus))
-        arguments = (placement.tp, attention, ffn, self.expert_kernel)
-        self._gpus = [_GpuCosts(architecture, gpu, *arguments) for gpu in gpus]
+        arguments = (placement, attention, ffn, self.expert_kernel)
+        self._measured_engine = measured_engine
+        self._gpus = [
+            _GpuCosts(architecture, gpu, *arguments, kernels_on(gpu, measured_engine) if measured_engine else None)
+            for gpu in gpus
+        ]
         self._gpu_of_stage = [gpus.index(gpu) for gpu in placement.gpus]
         self._attention_of_layer = np.array([attention.index(layer.attention) for layer in architecture.layers])
         self._ffn_of_layer = np.array([ffn.index(layer.ffn) for layer in architecture.layers])
@@ -149,13 +210,22 @@ class RooflineCosts:
     @property
     def source(self) -> str:
         """One line: what the times rest on and what is extrapolated or assumed."""
+        parts = []
+        names = sorted({costs.kernels.name for costs in self._gpus if costs.kernels})
+        if names:
+            parts.append(f"kernels measured in {PACKAGE} {installed_release()} ({', '.join(names)})")
+        elif self._measured_engine and installed_release() is None:
+            parts.append(f"no measured kernels: {PACKAGE} is not installed (pip install 'partitune[silicon]')")
+        parts.append("roofline fitted to kernel tables of aiconfigurator-core 0.12.0 (vLLM 0.24, SGLang 0.5.14)")
         origins = {origin for costs in self._gpus for origin in costs.origins}
+        if names:
+            parts[-1] = f"{'the rest' if origins else 'edges'}: {parts[-1]}"
         borrowed = sorted({f"{o.operation} from {o.system}" for o in origins if not o.measured})
-        line = "roofline fitted to kernel tables of aiconfigurator-core 0.12.0 (vLLM 0.24, SGLang 0.5.14)"
         if borrowed:
-            line += f"; extrapolated: {', '.join(borrowed)}"
+            parts.append(f"extrapolated: {', '.join(borrowed)}")
         known = any(layer.attention.kind is Attention.KDA for layer in self.architecture.layers)
-        return line + f"; sampler assumed, host launches {'measured on Kimi-K3 (SGLang)' if known else 'assumed'}"
+        parts.append(f"sampler assumed, host launches {'measured on Kimi-K3 (SGLang)' if known else 'assumed'}")
+        return "; ".join(parts)
 
     def layer_s(self, stage: int, batch: Batch) -> Floats:
         """GPU seconds of every layer if `stage` ran it: shape [layers], read-only. Without the host floor."""
@@ -167,8 +237,8 @@ class RooflineCosts:
 
     def _layers_on(self, gpu: int, batch: Batch) -> Floats:
         blocks = self._gpus[gpu].blocks(batch)
-        attention = np.array(blocks.attention)[self._attention_of_layer]
-        ffn = np.array(blocks.ffn)[self._ffn_of_layer]
+        attention = np.array([sum(one) for one in blocks.attention])[self._attention_of_layer]
+        ffn = np.array([sum(one) for one in blocks.ffn])[self._ffn_of_layer]
         norms = blocks.norm_s * self._norms + blocks.vector_s * self._bank_reads
         seconds = np.asarray(attention + ffn + (norms if batch.tokens else 0.0), dtype=np.float64)
         seconds.flags.writeable = False
@@ -183,13 +253,17 @@ class RooflineCosts:
 
     def edge_s(self, stage: int, batch: Batch) -> float:
         """Seconds outside the layers: embedding on the first stage, norm + head + sampler on the last."""
+        return sum(self.edge(stage, batch))
+
+    def edge(self, stage: int, batch: Batch) -> Seconds:
+        """The same by what it rests on."""
         costs = self._gpus[self._gpu_of_stage[stage]]
-        seconds = costs.embedding_s(batch) if stage == 0 else 0.0
-        return seconds + (costs.end_s(batch) if stage == self.placement.stages - 1 else 0.0)
+        first = costs.embedding(batch) if stage == 0 else _NOTHING
+        return _sum(first, costs.end(batch) if stage == self.placement.stages - 1 else _NOTHING)
 
     def head_s(self, rows: int) -> float:
         """Seconds of the LM head alone on the last stage."""
-        return self._gpus[self._gpu_of_stage[-1]].head_s(rows)
+        return sum(self._gpus[self._gpu_of_stage[-1]].head(rows))
 
     def stage_costs(self, partition: Sequence[int]) -> BoundStages:
         """Bind a partition (layers per stage, in order).

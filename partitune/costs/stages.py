@@ -1,14 +1,14 @@
 """Costs of one partition: what the simulator asks at every step, tens of microseconds the first time, then remembered.
 
 Decision: a stage's time is `max(host, GPU)`: the host launches kernels of all its layers in order, so the sums compete,
-not the layers one by one. A hand-off is one message per TP rank, each rank its 1/tp slice over its own NIC (vLLM 0.32
+not the layers one by one. A hand-off is one message per rank, each rank its 1/tp slice over its own NIC (vLLM 0.32
 `distributed/parallel_state.py` isend_tensor_dict), followed by an all-gather inside the receiving TP group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from partitune.costs.interface import Batch
 
@@ -16,6 +16,19 @@ if TYPE_CHECKING:  # the model makes its stages; the import is for the type only
     from partitune.costs.roofline import RooflineCosts
 
 _REMEMBERED = 100_000  # batches and token counts kept; both dictionaries are emptied when full
+
+
+class StageSeconds(NamedTuple):
+    """Seconds of computation of one stage by what they rest on; their sum is its time."""
+
+    measured: float  # kernels measured at this shape on this GPU
+    fitted: float  # the fitted roofline, and assumptions
+    host: float  # waiting for the host to launch kernels
+
+    def shares(self) -> dict[str, float]:
+        """Share of each in the stage's time."""
+        whole = sum(self)
+        return {name: seconds / whole for name, seconds in self._asdict().items()}
 
 
 class BoundStages:
@@ -45,24 +58,27 @@ class BoundStages:
         if known is None:
             if len(self._compute) >= _REMEMBERED:
                 self._compute.clear()
-            known = self._compute[batch] = self._stage_seconds(batch)
+            known = self._compute[batch] = tuple(map(sum, self.sources(batch)))
         return known
 
-    def _stage_seconds(self, batch: Batch) -> tuple[float, ...]:
+    def sources(self, batch: Batch) -> tuple[StageSeconds, ...]:
+        """The same, per stage, by what it rests on."""
         if not batch.tokens:
-            return (0.0,) * self.stages
+            return (StageSeconds(0.0, 0.0, 0.0),) * self.stages
         per_gpu = self._model.blocks(batch)
         seconds = []
         for stage, counts in enumerate(self._counts):
             blocks = per_gpu[counts.gpu]
-            gpu_s = counts.norms * blocks.norm_s + counts.bank_reads * blocks.vector_s
-            for block, count in counts.attention:
-                gpu_s += count * blocks.attention[block]
-            for block, count in counts.ffn:
-                gpu_s += count * blocks.ffn[block]
+            measured, fitted = 0.0, counts.norms * blocks.norm_s + counts.bank_reads * blocks.vector_s
+            for found, owned in ((blocks.attention, counts.attention), (blocks.ffn, counts.ffn)):
+                for block, count in owned:
+                    measured += count * found[block].measured
+                    fitted += count * found[block].fitted
             if stage in (0, self.stages - 1):
-                gpu_s += self._model.edge_s(stage, batch)
-            seconds.append(max(gpu_s, counts.host_s) if batch.prefill_tokens else gpu_s)
+                edge = self._model.edge(stage, batch)
+                measured, fitted = measured + edge.measured, fitted + edge.fitted
+            host = max(0.0, counts.host_s - measured - fitted) if batch.prefill_tokens else 0.0
+            seconds.append(StageSeconds(measured, fitted, host))
         return tuple(seconds)
 
     def transfer_s(self, tokens: int) -> tuple[float, ...]:
@@ -71,7 +87,7 @@ class BoundStages:
         if known is None:
             if len(self._transfer) >= _REMEMBERED:
                 self._transfer.clear()
-            tp = self._model.placement.tp
+            tp = self._model.placement.tp * self._model.placement.layout.pcp
             known = self._transfer[tokens] = tuple(
                 link.transfer_s(vectors * tokens / tp) + self._model.group(receiver).all_gather_s(vectors * tokens)
                 if tokens

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Attention(StrEnum):
@@ -37,6 +38,16 @@ class Ffn(StrEnum):
     NONE = "none"
 
 
+class Matrix(NamedTuple):
+    """One weight matrix as the checkpoint has it: what a measured GEMM is looked up by."""
+
+    name: str  # inside its block: q_proj
+    outputs: int
+    inputs: int
+    dtype: str  # bf16, fp8, fp8_block (scales by block of rows), int4, mxfp4, nvfp4
+    whole: bool  # every TP rank holds all of it
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionBlock:
     """One token mixer. Bytes and FLOPs are for the whole layer, all TP ranks together."""
@@ -55,6 +66,7 @@ class AttentionBlock:
     topk: int | None = None  # context tokens a query reads at most, for SPARSE; the KV itself still grows
     indexer_flops_per_pair: float = 0.0  # choosing those tokens: per (new token, context token), over all of them
     replicated_bytes: float = 0.0  # part of weight_bytes every TP rank holds whole (MLA: q_a, kv_a and the indexer)
+    matrices: tuple[Matrix, ...] = ()
 
     def kv_bytes_per_token_rank(self, tp: int) -> float:
         """KV bytes per token on one TP rank (a head is replicated when tp exceeds the heads)."""
@@ -77,6 +89,8 @@ class FfnBlock:
     expert_dtype: str = "bf16"
     replicated_bytes: float = 0.0  # part of weight_bytes every TP rank holds whole (router, K3's latent projections)
     expert_width: int = 0  # hidden width the routed experts work in; 0 means the model's hidden_size (K3: latent 3584)
+    matrices: tuple[Matrix, ...] = ()  # as counted in `params`
+    expert_matrices: tuple[Matrix, ...] = ()  # of one routed expert
 
     @property
     def routed_bytes(self) -> float:

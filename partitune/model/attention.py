@@ -107,6 +107,7 @@ def grouped_query(
         topk=indexer.topk if indexer else None,
         indexer_flops_per_pair=2.0 * indexer.heads * indexer.width if indexer else 0.0,
         replicated_bytes=tally.replicated_bytes,
+        matrices=tally.matrices,
     )
 
 
@@ -190,6 +191,7 @@ def latent(
         topk=indexer.topk if indexer else None,
         indexer_flops_per_pair=index_flops,
         replicated_bytes=tally.replicated_bytes,
+        matrices=tally.matrices,
     )
 
 

@@ -34,6 +34,7 @@ def dense(
         weight_bytes=tally.weight_bytes,
         dtype=tally.dtype,
         flops_per_token=tally.flops_per_token,
+        matrices=tally.matrices,
     )
 
 
@@ -89,6 +90,8 @@ def mixture(
         expert_dtype=expert.dtype,
         replicated_bytes=common.replicated_bytes,
         expert_width=shape.latent or 0,
+        matrices=common.matrices,
+        expert_matrices=expert.matrices,
     )
 
 

@@ -40,6 +40,7 @@ def _block(kind: Attention, tally: Tally, heads: int, state_bytes: int) -> Atten
         heads=heads,
         state_bytes=state_bytes,
         replicated_bytes=tally.replicated_bytes,
+        matrices=tally.matrices,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from partitune.model.architecture import Matrix
 from partitune.model.quantisation import BF16, Quantisation, WeightFormat
 
 
@@ -24,6 +25,7 @@ class Tally:
 
     __slots__ = (
         "_by_format",
+        "_matrices",
         "_module",
         "_quantisation",
         "flops_per_token",
@@ -36,6 +38,7 @@ class Tally:
         self._quantisation = quantisation
         self._module = module
         self._by_format: Counter[str] = Counter()
+        self._matrices: list[Matrix] = []
         self.params = 0
         self.weight_bytes = 0.0
         self.replicated_bytes = 0.0
@@ -58,6 +61,8 @@ class Tally:
         self._store(found.matrix_bytes(outputs, inputs), whole=whole)
         self.flops_per_token += 2.0 * outputs * inputs
         self._by_format[found.name] += outputs * inputs
+        blocks = "_block" if found.scale_rows > 1 else ""
+        self._matrices.append(Matrix(name, outputs, inputs, found.name + blocks, whole))
         if bias:
             self.vector(outputs, whole=whole)
 
@@ -70,6 +75,11 @@ class Tally:
         self.weight_bytes += stored_bytes
         if whole:
             self.replicated_bytes += stored_bytes
+
+    @property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Every matrix, in the order it was added."""
+        return tuple(self._matrices)
 
     @property
     def dtype(self) -> str:

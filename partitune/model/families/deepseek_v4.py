@@ -108,6 +108,7 @@ def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: in
         topk=shape.index_topk * ratio if ratio == _INDEXED_RATIO else None,
         indexer_flops_per_pair=index_flops,
         replicated_bytes=tally.replicated_bytes,
+        matrices=tally.matrices,
     )
 
 

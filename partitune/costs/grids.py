@@ -1,0 +1,100 @@
+"""Tabulated times and how to read between the points.
+
+Decision: a measured operation is asked for at fixed sizes once, when the cost model is made; a batch then reads between
+them in a microsecond, and the numbers travel to a worker that has no tables. Between two sizes a kernel's time is a
+straight line in rows and in context (it starts, then reads and computes in proportion), so both axes are read linearly.
+Where a smaller batch was measured slower than a larger one, the larger one's time stands for both: it could be padded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Rows (tokens of a step, or decoding sequences) at which operations are tabulated.
+SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288,
+         16384, 32768)  # fmt: skip
+#: Mean context of a row, in tokens.
+CONTEXTS = (1, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+class Grid:
+    """Seconds by number of rows."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, seconds: Sequence[float], *, eager: bool = False) -> None:
+        self._seconds = _never_dearer_when_smaller(np.array(seconds), eager=eager).tolist()
+
+    @classmethod
+    def sum(cls, grids: Iterable[Grid]) -> Grid:
+        """All of them one after the other."""
+        return cls(np.sum([np.zeros(len(SIZES)), *(grid._seconds for grid in grids)], axis=0).tolist())
+
+    def __call__(self, rows: float) -> float:
+        """Seconds for `rows`; beyond the largest size in proportion."""
+        if rows <= 0:
+            return 0.0
+        return _read(SIZES, self._seconds, rows)
+
+
+class Surface:
+    """Seconds by number of rows and mean context of a row."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, seconds: Sequence[float], *, eager: bool = False) -> None:
+        """`seconds` by size, then by context."""
+        table = np.array(seconds).reshape(len(SIZES), len(CONTEXTS))
+        table = np.minimum.accumulate(table[:, ::-1], axis=1)[:, ::-1]
+        self._rows = _never_dearer_when_smaller(table, eager=eager).tolist()
+
+    @classmethod
+    def of_prompts(cls, seconds: Sequence[float], alone: Sequence[float], *, eager: bool = False) -> Surface:
+        """The same where rows are new tokens of prompts; `alone`: one prompt of that size with nothing before it.
+
+        Tokens in front of a prompt never make it cheaper. The tables claim it of short prompts, where they scale with
+        query-key pairs alone, projections and launches included.
+        """
+        table = np.array(seconds).reshape(len(SIZES), len(CONTEXTS))
+        for line, tokens, least in zip(table, SIZES, alone, strict=True):
+            first = sum(context < (tokens + 1) // 2 for context in CONTEXTS)
+            line[first:] = np.maximum(np.maximum.accumulate(line[first:]), least)
+        return cls(table.ravel().tolist(), eager=eager)
+
+    def less(self, seconds: float) -> Surface:
+        """The same, `seconds` shorter everywhere."""
+        return Surface([max(0.0, one - seconds) for line in self._rows for one in line])
+
+    def __call__(self, rows: float, context: float) -> float:
+        """Seconds for `rows` rows with a mean context of `context` tokens."""
+        if rows <= 0:
+            return 0.0
+        upper = _upper(SIZES, rows)
+        low, high = SIZES[upper - 1], SIZES[upper]
+        below, above = (_read(CONTEXTS, self._rows[i], context) for i in (upper - 1, upper))
+        return max(0.0, below + (above - below) * (rows - low) / (high - low))
+
+
+def _upper(axis: Sequence[int], at: float) -> int:
+    return min(max(bisect_right(axis, at), 1), len(axis) - 1)
+
+
+def _read(axis: Sequence[int], seconds: Sequence[float], at: float) -> float:
+    upper = _upper(axis, at)
+    low, high = axis[upper - 1], axis[upper]
+    below, above = seconds[upper - 1], seconds[upper]
+    return below + (above - below) * (max(at, axis[0]) - low) / (high - low)
+
+
+def _never_dearer_when_smaller(table: NDArray[np.float64], *, eager: bool) -> NDArray[np.float64]:
+    """The lower envelope over the first axis.
+
+    An operation timed eagerly carries the host's launches at small sizes; those are counted per stage (stages.py). What
+    is left for the GPU is the rate it reaches at a size that keeps it busy.
+    """
+    scale = np.array(SIZES, dtype=np.float64).reshape(-1, *[1] * (table.ndim - 1)) if eager else 1.0
+    return np.asarray(np.minimum.accumulate((table / scale)[::-1])[::-1] * scale)
