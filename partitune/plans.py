@@ -9,17 +9,20 @@ tensors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from partitune.costs.interface import Floats
+from partitune.costs.interface import Batch, Floats
 from partitune.errors import InfeasibleSpace
 from partitune.load import typical_batches
-from partitune.partition.legality import Bounds, allowed_windows
-from partitune.partition.solver import Solution, pareto_front, stage_tensor
+from partitune.mix import Over
+from partitune.partition.legality import Bounds, Windows, allowed_windows
+from partitune.partition.solver import Solution, along, minimise_ttft, pareto_front
 from partitune.problem import Problem
 from partitune.result import Knob
+from partitune.stage_times import StageTimes, Work
 
 DEFAULT_PLAN = "default"
 #: Points of the front the sampler may choose from.
@@ -34,6 +37,7 @@ class Planner:
         self._problem = problem
         self._windows = allowed_windows(problem.architecture, bounds)
         self._seeds = {f"seed-{index}": seed for index, seed in enumerate(seeds, start=1)}
+        self._times = StageTimes(problem)
         self._fronts: dict[tuple[tuple[str, Knob], ...], tuple[Solution, ...] | InfeasibleSpace] = {}
 
     @property
@@ -76,30 +80,86 @@ class Planner:
             raise found
         return found
 
+    def allowed(self, knobs: Mapping[str, Knob]) -> Windows:
+        """True at [stage, first, end] where the stage may own these layers and has enough memory beside them."""
+        return self._room(knobs)[1]
+
     def stage_seconds(self, partition: Sequence[int], knobs: Mapping[str, Knob]) -> Floats:
-        """Seconds each stage of `partition` works on the whole load: shape [stages]."""
-        times = self.stage_times(knobs)
-        ends = np.cumsum(partition)
-        return np.asarray(times[np.arange(len(partition)), ends - np.asarray(partition), ends], dtype=np.float64)
+        """Seconds each stage of `partition` is taken up by the whole load: shape [stages]."""
+        return along(self.stage_times(knobs), partition)
 
     def stage_times(self, knobs: Mapping[str, Knob]) -> Floats:
-        """Seconds of the whole load per (stage, first layer, end layer)."""
-        problem = self._problem
-        deployment = problem.start(knobs)
-        flow = problem.engine.flow(deployment)
-        total = np.zeros((problem.stages, problem.layers + 1, problem.layers + 1))
-        for batch, count in typical_batches(problem.requests, problem.concurrency, flow):
-            stages = range(problem.stages)
-            edge_s = np.array([problem.costs.edge_s(stage, batch) for stage in stages])
-            gpu_s = stage_tensor(np.stack([problem.costs.layer_s(stage, batch) for stage in stages]), edge_s)
-            host_s = stage_tensor(np.stack([problem.costs.host_layer_s(batch)] * problem.stages), 0 * edge_s)
-            total += count * np.maximum(gpu_s, host_s)
-        return total
+        """Seconds of the whole load, as `_works` has it, per (stage, first layer, end layer), with hand-offs."""
+        slowest: Floats = np.maximum.reduce([self._times.tensor(work) for work in self._works(knobs)])
+        return slowest
 
-    def _solve(self, knobs: Mapping[str, Knob]) -> tuple[Solution, ...]:
+    def fluid_bound_s(self, knobs: Mapping[str, Knob]) -> float:
+        """Seconds of the whole load below which no partition brings the slowest stage."""
+        return max(self._times.fluid_bound_s(work) for work in self._works(knobs))
+
+    def fastest_prompt(self, knobs: Mapping[str, Knob]) -> tuple[int, ...]:
+        """The partition with the least `prompt_s`, but for hand-offs, which count on both of their sides here.
+
+        Raises:
+            InfeasibleSpace: no partition fits.
+        """
+        chunk, chunks = self._chunk(knobs)
+        times = self._times.tensor([(chunk, 1.0)])
+        return minimise_ttft(np.where(self.allowed(knobs), times, np.inf), chunks).partition
+
+    def prompt_s(self, partition: Sequence[int], knobs: Mapping[str, Knob]) -> float:
+        """Seconds to the first token of one mean prompt on an idle server, in M equal chunks: sum + (M - 1) slowest.
+
+        A flow shop; what attention adds from chunk to chunk is spread evenly.
+        """
+        chunk, chunks = self._chunk(knobs)
+        seconds = along(self._times.tensor([(chunk, 1.0)]), partition)
+        # On its way the prompt is handed over once; the stages on both sides are taken up by it.
+        handed_s = sum(self._problem.costs.stage_costs(partition).transfer_s(chunk.tokens))
+        return float(seconds.sum() - handed_s + (chunks - 1) * seconds.max())
+
+    def _chunk(self, knobs: Mapping[str, Knob]) -> tuple[Batch, int]:
+        """The mean chunk of the mean prompt, and how many chunks it has."""
+        problem = self._problem
+        prompt = 0.0
+        for part, share in zip(problem.parts, problem.mix.shares, strict=True):
+            requests = part.rank_requests
+            prompt += share * sum(request.prompt_tokens for request in requests) / len(requests)
+        chunks = math.ceil(prompt / problem.engine.flow(problem.start(knobs)).step_tokens)
+        tokens = math.ceil(prompt / chunks)
+        return Batch(tokens, tokens * (prompt + 1) / 2, sampled=1), chunks
+
+    def _works(self, knobs: Mapping[str, Knob]) -> tuple[Work, ...]:
+        """What the stages are balanced for: the batches of all loads, or of each alone where the worst counts.
+
+        Loads of a mix are brought to one length first, as a weight says how much of the time a load has, however many
+        requests it is written with. Where the worst counts, all are brought to as many output tokens as that one has
+        which makes the fewest a second.
+        """
+        problem = self._problem
+        flow, mix, parts = problem.engine.flow(problem.start(knobs)), problem.mix, problem.parts
+        works = [typical_batches(part.rank_requests, part.rank_concurrency, flow) for part in parts]
+        if len(works) == 1:
+            return tuple(works)
+        seconds = [self._times.fluid_bound_s(work) for work in works]
+        if mix.over is Over.WORST:
+            tokens = [sum(request.output_tokens for request in part.rank_requests) for part in parts]
+            _, fewest = max(zip((s / own for s, own in zip(seconds, tokens, strict=True)), tokens, strict=True))
+            return tuple(_times(work, fewest / own) for work, own in zip(works, tokens, strict=True))
+        counts = [share * sum(seconds) / own for share, own in zip(mix.shares, seconds, strict=True)]
+        return (sum((_times(work, count) for work, count in zip(works, counts, strict=True)), ()),)
+
+    def _room(self, knobs: Mapping[str, Knob]) -> tuple[Floats, Windows]:
+        """KV blocks of every window, and which windows are legal and hold enough of them."""
         problem = self._problem
         deployment = problem.start(knobs)
         blocks = problem.engine.kv_blocks(deployment, problem.kv_bytes_tensor(knobs))
-        fits = blocks >= problem.engine.fewest_kv_blocks(deployment)
-        times = np.where(self._windows & fits, self.stage_times(knobs), np.inf)
-        return pareto_front(times, blocks)
+        return blocks, self._windows & (blocks >= problem.engine.fewest_kv_blocks(deployment))
+
+    def _solve(self, knobs: Mapping[str, Knob]) -> tuple[Solution, ...]:
+        blocks, allowed = self._room(knobs)
+        return pareto_front(np.where(allowed, self.stage_times(knobs), np.inf), blocks)
+
+
+def _times(work: Work, factor: float) -> tuple[tuple[Batch, float], ...]:
+    return tuple((batch, factor * count) for batch, count in work)

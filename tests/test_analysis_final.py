@@ -52,6 +52,19 @@ def test_a_pair_counts_when_both_were_measured() -> None:
     assert one.standing(done)[1] == ()
 
 
+def test_another_winner_does_not_get_the_default_of_yesterday() -> None:
+    _, done, _ = play(final(1), {0: 100.0, 1: 110.0})
+    one = final(2)
+    assert one.standing(done)[1] == tuple(
+        Run("verdict", pair, trial) for pair, trial in ((3, 0), (3, 2), (4, 2), (4, 0))
+    )
+    while due := one.standing(done)[1]:
+        done[due[0]] = 120.0
+    assert [default.repeat for default, _ in one.measured_pairs(done)] == [3, 4]
+    assert final(1).standing(done)[1] == ()  # the old one still has its own pairs
+    assert [default.repeat for default, _ in final(1).measured_pairs(done)] == [1, 2]
+
+
 def test_without_a_default_the_selection_is_all() -> None:
     left, _, order = play(final(1, 2, 3, default=None), {1: 200.0, 2: 150.0, 3: 100.0})
     assert (left, order) == ((1,), [1, 2, 3, 1, 2])

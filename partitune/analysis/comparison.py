@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitune.analysis.pareto import costs_of, front
-from partitune.result import Objective, Result
+from partitune.result import Objective, Outcome, Result
 
 #: Relative difference below which two deployments count as equal.
 INDIFFERENCE_ZONE = 0.01
@@ -110,3 +110,15 @@ def choose(
     if all(change.gain <= zone for change in compare(results[default], results[best], objectives, zone).changes):
         return Choice(default, f"engine default: the {why} beats it by no more than {100 * zone:g} %")
     return Choice(best, why)
+
+
+def nearest_miss(results: Sequence[Result]) -> int | None:
+    """Index of the result that missed its limits by the least, each by its own share; None where none had figures."""
+    missed = {
+        index: max(over)
+        for index, result in enumerate(results)
+        if result.outcome is Outcome.INFEASIBLE
+        and result.measurement is not None
+        and (over := [value for value in result.measurement.constraints.values() if value > 0])
+    }
+    return min(missed, key=lambda index: (missed[index], index), default=None)

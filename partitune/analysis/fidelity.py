@@ -40,7 +40,7 @@ class Fidelity:
         """One line for a person."""
         if self.bias is None or self.error is None:
             return "simulator against cluster: nothing measured yet"
-        rank = "too few to rank" if self.tau is None else f"Kendall tau {self.tau:.2f}"
+        rank = "too few or too alike to rank" if self.tau is None else f"Kendall tau {self.tau:.2f}"
         return (
             f"simulator against cluster: {self.pairs} candidates, {rank}, calibration error {100 * self.error:.1f} % "
             f"around a factor of {self.bias:.2f}"

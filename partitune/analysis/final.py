@@ -10,14 +10,18 @@ Decisions:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from partitune.analysis.comparison import INDIFFERENCE_ZONE, gain
 from partitune.analysis.significance import survivors
-from partitune.result import Objective
+from partitune.result import Objective, Outcome, Result
 
 Phase = Literal["selection", "verdict"]
+#: Rounds that halve as many finalists as there can be: a thousand.
+MOST_ROUNDS = 10
 #: The value of the first objective of every run that was made; None where it failed.
 Done = Mapping["Run", float | None]
 
@@ -29,6 +33,29 @@ class Run:
     phase: Phase
     repeat: int  # 1, 2, …: the round of the selection, or the pair of the verdict
     trial: int  # number of the trial that is run again
+
+    @property
+    def load(self) -> int:
+        """Which load it answers: the same for all runs of a round, and new in every round. 0 is that of the trials."""
+        return self.repeat if self.phase == "selection" else MOST_ROUNDS + self.repeat
+
+    @property
+    def text(self) -> str:
+        """As a person calls it."""
+        which = "selection, round" if self.phase == "selection" else "verdict, pair"
+        return f"{which} {self.repeat}, trial {self.trial}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a study decides: who takes part in the final, and what counts as a difference."""
+
+    finalists: int = 0  # 0: there is no final
+    pairs: int = 5
+    zone: float = INDIFFERENCE_ZONE
+
+
+NO_FINAL = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,37 +69,82 @@ class Final:
 
     def standing(self, done: Done) -> tuple[tuple[int, ...], tuple[Run, ...]]:
         """Finalists still in, best first, and the runs that are due now; nothing due: the final is over."""
+        left, due, _ = self._selection(done)
+        if due or not left or self.default is None:
+            return left, due
+        numbers = self._pair_numbers(left[0], done)
+        runs = [Run("verdict", pair, trial) for pair in numbers for trial in self._turn(pair, left[0])]
+        return left, tuple(run for run in runs if run not in done)
+
+    def dropped(self, done: Done) -> Mapping[int, int]:
+        """Finalists that are out, and after which round."""
+        return self._selection(done)[2]
+
+    def _selection(self, done: Done) -> tuple[tuple[int, ...], tuple[Run, ...], Mapping[int, int]]:
+        """Who is left, what is due before the next round, and who went after which round."""
         left = list(self.finalists)
+        dropped: dict[int, int] = {}
         values = {trial: [value] for trial, value in self.finalists.items()}
         repeat = 1
         while len(left) > 1:
             runs = [Run("selection", repeat, trial) for trial in left]
             if due := tuple(run for run in runs if run not in done):
-                return tuple(left), due
+                return tuple(left), due, dropped
             for run in runs:
                 value = done[run]
                 values[run.trial] = [*values[run.trial], value] if value is not None else []
-            kept = survivors(self.objective, [values[trial] for trial in left], (len(left) + 1) // 2)
-            left = [left[index] for index in kept]
-            repeat += 1
-        if not left or self.default is None:
-            return tuple(left), ()
-        runs = [Run("verdict", pair, trial) for pair in range(1, self.pairs + 1) for trial in self._turn(pair, left[0])]
-        return tuple(left), tuple(run for run in runs if run not in done)
+            kept = [left[one] for one in survivors(self.objective, [values[one] for one in left], (len(left) + 1) // 2)]
+            dropped |= dict.fromkeys((trial for trial in left if trial not in kept), repeat)
+            left, repeat = kept, repeat + 1
+        return tuple(left), (), dropped
 
     def measured_pairs(self, done: Done) -> tuple[tuple[Run, Run], ...]:
         """(run of the default, run of the winner) of every pair of which both were measured."""
         left, _ = self.standing(done)
         if len(left) != 1 or self.default is None:
             return ()
-        numbers = range(1, self.pairs + 1)
+        numbers = self._pair_numbers(left[0], done)
         pairs = [(Run("verdict", pair, self.default), Run("verdict", pair, left[0])) for pair in numbers]
         return tuple(pair for pair in pairs if all(done.get(run) is not None for run in pair))
+
+    def _pair_numbers(self, winner: int, done: Done) -> Sequence[int]:
+        """1, 2, …, but for those that the default ran beside another winner: what lies hours apart is no pair."""
+        taken = {run.repeat for run in done if run.phase == "verdict" and run.trial not in (self.default, winner)}
+        own = {run.repeat for run in done if run.phase == "verdict" and run.trial == winner}
+        free = (number for number in itertools.count(1) if number in own or number not in taken)
+        return list(itertools.islice(free, self.pairs))
 
     def _turn(self, pair: int, winner: int) -> Sequence[int]:
         """Who goes first changes from pair to pair: what always comes second would gain or lose by a drift."""
         assert self.default is not None  # noqa: S101 - asked before
         return (self.default, winner) if pair % 2 else (winner, self.default)
+
+
+def line_up(trials: Mapping[int, Result], objective: Objective, default: int | None, rules: Rules) -> Final | None:
+    """The final of a study: of the trials that may be better than the default, the best.
+
+    One that measured worse than the default by more than the zone would have to be launched again ten times to be found
+    no better. Simulated trials take no part: they are what they are.
+
+    Returns:
+        None: there is nothing to find out.
+    """
+    base = None if default is None else measured_value(trials[default], objective)
+    values = {number: measured_value(result, objective) for number, result in trials.items() if number != default}
+    sound = {
+        number: value
+        for number, value in values.items()
+        if value is not None and (base is None or gain(objective, base, value) >= -rules.zone)
+    }
+    best = sorted(sound, key=lambda number: (objective.cost(sound[number]), number))[: rules.finalists]
+    finalists = {number: sound[number] for number in best}
+    return Final(objective, None if base is None else default, finalists, rules.pairs) if finalists else None
+
+
+def measured_value(result: Result, objective: Objective) -> float | None:
+    """The value of a run that ended ok on something that was launched."""
+    measured = result.outcome is Outcome.OK and result.measurement is not None and not result.measurement.simulated
+    return result.metric(objective.metric) if measured else None
 
 
 def most_runs(finalists: int, pairs: int) -> int:

@@ -12,7 +12,7 @@ part in 10^9 count as equal, because sums of the same layers in another order di
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,6 +55,12 @@ def stage_tensor(layer_s: Floats, edge_s: Floats, windows: Windows | None = None
     return np.where(allowed, times, np.inf)
 
 
+def along(tensor: Floats, partition: Sequence[int]) -> Floats:
+    """The entries of `tensor` [stages, layers + 1, layers + 1] that `partition` consists of: shape [stages]."""
+    ends = np.cumsum(partition)
+    return np.asarray(tensor[np.arange(len(partition)), ends - np.asarray(partition), ends], dtype=np.float64)
+
+
 def minimise_bottleneck(times: Floats) -> Solution:
     """The partition with the least slowest stage, then the least sum of squares.
 
@@ -80,24 +86,26 @@ def minimise_sum(times: Floats) -> Solution:
 def minimise_ttft(times: Floats, chunks: int) -> Solution:
     """The partition with the least time to first token of a prompt of `chunks` equal chunks.
 
-    A pipeline finishes the last of M equal chunks after sum(t) + (M - 1) * max(t). The sum is minimised under every
-    bottleneck that can still win, from the loosest to the tightest.
+    A pipeline finishes the last of M equal chunks after sum(t) + (M - 1) * max(t) (a flow shop with constant times).
+    The least sum under every limit on the slowest stage is a falling staircase; ranges of the limit that cannot hold
+    anything better than what was found are left out, the others are halved.
 
     Raises:
         InfeasibleSpace: no partition is allowed.
     """
-    fastest = minimise_sum(times)
-    if chunks <= 1:
-        return fastest
-    tightest = minimise_bottleneck(times)
-    best = min(tightest, fastest, key=lambda found: _ttft_s(found, chunks))
-    # A bottleneck wins only while it is paid for by the least sum there is.
-    limit = min(fastest.bottleneck_s / _SAME, (_ttft_s(best, chunks) - fastest.total_s) / (chunks - 1))
-    while limit >= tightest.bottleneck_s:
-        capped = np.where(times <= limit, times, np.inf)
+    fastest, tightest = minimise_sum(times), minimise_bottleneck(times)
+    best = min(fastest, tightest, key=lambda found: _ttft_s(found, chunks))
+    # Open ranges of the slowest stage, and the least sum of any partition inside.
+    ranges = [(tightest.bottleneck_s, fastest.bottleneck_s, fastest.total_s)]
+    while ranges:
+        low, high, least_s = ranges.pop()
+        if high <= low * _SAME or least_s + (chunks - 1) * low >= _ttft_s(best, chunks) / _SAME:
+            continue
+        middle = (low + high) / 2
+        capped = np.where(times <= middle, times, np.inf)
         found = _solution(times, _least_sum(capped))
         best = min(best, found, key=lambda one: _ttft_s(one, chunks))
-        limit = min(found.bottleneck_s / _SAME, (_ttft_s(best, chunks) - fastest.total_s) / (chunks - 1))
+        ranges += [(middle, high, least_s), (low, found.bottleneck_s, found.total_s)]
     return best
 
 
@@ -166,11 +174,8 @@ def _ttft_s(found: Solution, chunks: int) -> float:
 
 
 def _solution(times: Floats, partition: tuple[int, ...], capacity: Floats | None = None) -> Solution:
-    ends = np.cumsum(partition)
-    starts = ends - partition
-    stages = np.arange(len(partition))
-    chosen = times[stages, starts, ends]
-    smallest = None if capacity is None else float(capacity[stages, starts, ends].min())
+    chosen = along(times, partition)
+    smallest = None if capacity is None else float(along(capacity, partition).min())
     return Solution(partition, float(chosen.max()), float(chosen.sum()), smallest)
 
 

@@ -1,0 +1,277 @@
+"""How far a deployment is from what its GPUs could do, and which knob brings it nearer.
+
+Decision: one product that multiplies out exactly, so that no loss is counted twice or forgotten. The simulated time of
+the load is divided step by step by what would be left if one thing after the other cost nothing:
+
+    roofline   the kernels, against the data-sheet peaks of the GPUs: slowest stage if layers could be cut anywhere
+    whole      layers cannot be cut: the best partition there is, against that
+    avoidable  the slowest stage, against that of the best partition
+    fill       the time until the last token, against the work of the slowest stage: filling, draining, waiting for one
+               another, too few batches in flight
+    host       scheduling and launching kernels, against a host that takes no time
+
+A stage's work is all that keeps it from the next batch: computing, receiving, sending. Sources: operational analysis of
+a closed pipeline, X <= min(m / sum(t), 1 / max(t)) with m batches in flight (Denning and Buzen 1978); layers as a chain
+on chains (Pinar and Aykanat 2004). Whether a better partition would help is not concluded from the factors but
+simulated, because with few or uneven batches most of a balance gain never arrives; the factors then say why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from partitune.costs.fitted import at_data_sheet
+from partitune.costs.interface import Floats
+from partitune.costs.roofline import RooflineCosts
+from partitune.drivers.simulator import SimulatorDriver
+from partitune.engines.interface import Flow
+from partitune.errors import InfeasibleSpace, RunError
+from partitune.load import cohorts
+from partitune.partition.legality import stage_bounds
+from partitune.partition.solver import along, minimise_bottleneck, minimise_sum
+from partitune.partition.vector import format_partition
+from partitune.plans import Planner
+from partitune.prediction import throughput_bound
+from partitune.problem import Problem
+from partitune.result import Candidate
+from partitune.stage_times import StageTimes, Work
+
+#: A gain below this is not worth a changed configuration: runs of equal configurations differ by as much.
+INDIFFERENCE = 0.01
+#: Share of a run over which arrivals have to last for them to decide its length.
+_MOSTLY = 0.8
+#: In the words of a person; the order is that of the product.
+FACTORS = {
+    "roofline": "kernels at their roofline",
+    "whole": "whole layers",
+    "avoidable": "balance",
+    "fill": "pipeline fill",
+    "host": "host",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """The factors of one candidate: each 1 where nothing is lost."""
+
+    limit_tok_s: float  # output tokens a second of the same batches with every factor at 1
+    reached_tok_s: float  # simulated
+    factors: Mapping[str, float]  # names of FACTORS; their product is reached / limit
+    fill_ceiling: float  # what `fill` could be at most while all decode, with so few groups in flight
+    in_flight: int  # groups of requests that decode apart from one another
+    knee: float  # batches in flight from which on the slowest stage decides: sum of the stages over the slowest
+    step_variation: float  # standard deviation of the slowest stage's steps over their mean
+    best_partition: tuple[int, ...]  # this one, or one planned for the batches of this run that is worth a change
+    partition_gain: float  # most output throughput of those planned over this one's, simulated
+    partition_note: str = ""  # whether and why a partition can matter
+    advice: str = ""  # which knob moves the smallest factor
+
+    @property
+    def largest(self) -> str:
+        """The factor with the most to win."""
+        return min(self.factors, key=lambda name: self.factors[name])
+
+    def to_json(self) -> dict[str, Any]:
+        """The object under `distance` of `explain --json`. Keys may be added, never changed."""
+        return {
+            "limit_output_tok_s": self.limit_tok_s,
+            "reached_output_tok_s": self.reached_tok_s,
+            "factors": dict(self.factors),
+            "largest": self.largest,
+            "advice": self.advice,
+            "fill_ceiling": self.fill_ceiling,
+            "batches_in_flight": self.in_flight,
+            "knee": self.knee,
+            "step_variation": self.step_variation,
+            "best_partition": list(self.best_partition),
+            "partition_gain": self.partition_gain,
+            "partition": self.partition_note,
+        }
+
+    def lines(self) -> tuple[str, ...]:
+        """The same for a person."""
+        shares = {name: f"{100 * value:.3g} %" for name, value in self.factors.items()}
+        balance = 100 * self.factors["whole"] * self.factors["avoidable"]
+        share = 100 * self.reached_tok_s / self.limit_tok_s
+        product = (
+            f"roofline {shares['roofline']} × balance {balance:.3g} % (whole layers {shares['whole']}, avoidable "
+            f"{shares['avoidable']}) × fill {shares['fill']} × host {shares['host']}"
+        )
+        speeds = f"{self.reached_tok_s:,.0f} of {self.limit_tok_s:,.0f} output tok/s"
+        return (
+            f"distance to the limit of these batches, simulated: {speeds} ({share:.2g} %) = {product}",
+            f"most to win: {FACTORS[self.largest]}; {self.advice}",
+            f"partition: {self.partition_note}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartDistances:
+    """The factors under every load of a mix, each of which has a limit of its own."""
+
+    parts: Mapping[str, Distance]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object under `distance` of `explain --json`, for a mix."""
+        return {"parts": {name: part.to_json() for name, part in self.parts.items()}}
+
+    def lines(self) -> tuple[str, ...]:
+        """The same for a person."""
+        return tuple(f"load {name}: {line}" for name, part in self.parts.items() for line in part.lines())
+
+
+def distances(problem: Problem, candidate: Candidate) -> Distance | PartDistances:
+    """The distance of `candidate` to the limit of its load, or of each of its loads. Raises what `distance` raises."""
+    if len(problem.mix.loads) == 1:
+        return distance(problem, candidate)
+    return PartDistances({part.load.name: distance(part, candidate) for part in problem.parts})
+
+
+def distance(problem: Problem, candidate: Candidate) -> Distance:
+    """Under its only load, simulate `candidate` with its host and without, and take the difference to the limit apart.
+
+    Raises:
+        RunError: it cannot run.
+        SpecError: the engine refuses the combination of flags.
+    """
+    problem = problem.of(candidate)
+    driver = SimulatorDriver(problem)
+    reached = driver.measure(candidate).metrics["output_throughput_tok_s"]
+    free = driver.run_without_host(candidate)
+    work = [(batch, float(count)) for batch, count in free.work]
+    times = StageTimes(problem)
+    tensor = times.tensor(work)
+    stage_s = along(tensor, candidate.partition)
+    slowest_s = float(stage_s.max())
+    options, least_s = _better_partitions(problem, candidate, tensor)
+    fluid_s, computing_s = times.fluid_bound_s(work), times.fluid_bound_s(work, launches=False)
+    peak_s = StageTimes(_at_data_sheet(problem)).fluid_bound_s(work, launches=False)
+    # Data ranks count as alike: one is simulated, and throughputs are scaled by its share of the requests.
+    requests = problem.rank_requests
+    output = sum(request.output_tokens for request in requests) * len(problem.requests) / len(requests)
+    duration_s = output / reached
+    flow = problem.engine.flow(problem.deployment(candidate))
+    in_flight = cohorts(requests, problem.rank_concurrency, flow)
+    most, best_partition = _best_simulated(driver, candidate, reached, options)
+    found = Distance(
+        limit_tok_s=output / peak_s,
+        reached_tok_s=reached,
+        factors={
+            "roofline": peak_s / computing_s,
+            "whole": fluid_s / min(least_s, slowest_s),
+            "avoidable": min(least_s / slowest_s, 1.0),
+            "fill": slowest_s / free.duration_s,
+            "host": free.duration_s / duration_s * computing_s / fluid_s,
+        },
+        fill_ceiling=throughput_bound(stage_s.tolist(), in_flight) * slowest_s,
+        in_flight=in_flight,
+        knee=float(stage_s.sum() / slowest_s),
+        step_variation=_variation(problem, candidate, work, int(stage_s.argmax())),
+        best_partition=best_partition,
+        partition_gain=most / reached - 1,
+    )
+    note = _partition_note(problem, found, duration_s)
+    return replace(found, partition_note=note, advice=_advice(flow, found, problem.stages))
+
+
+def _better_partitions(
+    problem: Problem, candidate: Candidate, tensor: Floats
+) -> tuple[tuple[tuple[int, ...], ...], float]:
+    """What might serve exactly these batches better, and the least seconds of a slowest stage.
+
+    The least sum is worth trying where stages are unequal; else no cut changes it.
+    """
+    planner = Planner(problem, stage_bounds(problem.stages, problem.layers), ())
+    try:
+        allowed = np.where(planner.allowed(candidate.knobs), tensor, np.inf)
+        even, shortest = minimise_bottleneck(allowed), minimise_sum(allowed)
+    except InfeasibleSpace:  # it runs, but no partition fits by the planner's rules
+        return (), math.inf
+    options = [even] if shortest.total_s > (1 - INDIFFERENCE) * even.total_s else [even, shortest]
+    return tuple(option.partition for option in options), even.bottleneck_s
+
+
+def _at_data_sheet(problem: Problem) -> Problem:
+    """The same problem on GPUs whose kernels reach the peaks they were sold with."""
+    placement = replace(problem.placement, gpus=tuple(at_data_sheet(gpu) for gpu in problem.placement.gpus))
+    kernel = problem.engine.expert_kernel(problem.architecture, problem.placement.gpus[0])
+    return replace(problem, costs=RooflineCosts(problem.architecture, placement, expert_kernel=kernel))
+
+
+def _variation(problem: Problem, candidate: Candidate, work: Work, slowest: int) -> float:
+    """Standard deviation of the steps of stage `slowest` over their mean."""
+    costs = problem.costs.stage_costs(candidate.partition)
+    counts = np.array([count for _, count in work])
+    steps = np.array([costs.compute_s(batch)[slowest] for batch, _ in work])
+    mean = float(np.average(steps, weights=counts))
+    return math.sqrt(float(np.average((steps - mean) ** 2, weights=counts))) / mean
+
+
+def _best_simulated(
+    driver: SimulatorDriver, candidate: Candidate, reached: float, options: Sequence[tuple[int, ...]]
+) -> tuple[float, tuple[int, ...]]:
+    """Most output tokens a second of `candidate` with one of these partitions, and the one worth changing to."""
+    found = [(reached, candidate.partition)]
+    for partition in options:
+        if partition != candidate.partition:
+            with suppress(RunError):
+                metrics = driver.measure(replace(candidate, partition=partition)).metrics
+                found.append((metrics["output_throughput_tok_s"], partition))
+    most, partition = max(found)
+    return most, partition if most > (1 + INDIFFERENCE) * reached else candidate.partition
+
+
+def _arrivals_decide(problem: Problem, duration_s: float) -> bool:
+    """True when the load is sent over nearly the whole time that serving it takes."""
+    return problem.concurrency is None and problem.requests[-1].arrival_s > _MOSTLY * duration_s
+
+
+def _partition_note(problem: Problem, found: Distance, duration_s: float) -> str:
+    slower = 1 / found.factors["avoidable"] - 1
+    if found.partition_gain >= INDIFFERENCE:
+        return (
+            f"{format_partition(found.best_partition)} gains {100 * found.partition_gain:.1f} % output throughput "
+            f"(simulated); the slowest stage takes {100 * slower:.1f} % longer than the best partition's"
+        )
+    if _arrivals_decide(problem, duration_s):
+        return "cannot matter for throughput: requests arrive more slowly than they are served, so arrivals decide"
+    if found.in_flight == 1:
+        return (
+            "cannot matter: all requests decode as one group, which is on one stage at a time, so the sum of the "
+            "stages counts and not the slowest"
+        )
+    if found.in_flight <= found.knee:
+        return (
+            f"cannot matter: {found.in_flight} groups of requests are in flight, and up to {found.knee:.1f} (sum of "
+            "the stages over the slowest) the sum of the stages counts and not the slowest"
+        )
+    if slower < INDIFFERENCE:
+        return f"nothing to do: the slowest stage takes {100 * slower:.1f} % longer than the best partition's"
+    return (
+        f"hardly matters: the slowest stage takes {100 * slower:.1f} % longer than the best partition's, but steps of "
+        f"unequal length (they vary by {100 * found.step_variation:.0f} %) leave {100 * found.partition_gain:.1f} % of "
+        "that; make the steps even first"
+    )
+
+
+def _advice(flow: Flow, found: Distance, stages: int) -> str:
+    match found.largest:
+        case "avoidable":
+            return f"move layers: {format_partition(found.best_partition)}"
+        case "whole":
+            return f"a layer is too coarse for {stages} stages: fewer stages of more GPUs each"
+        case "fill" if found.in_flight >= stages:
+            return "enough groups are in flight: steps of unequal length, or a short run that fills and drains once"
+        case "fill":
+            share = (
+                f"{100 * found.fill_ceiling:.0f} % is all that {found.in_flight} of {stages} groups in flight can give"
+            )
+            return f"{share}; {flow.levers['fill']}"
+        case factor:
+            return flow.levers[factor]
