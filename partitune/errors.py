@@ -5,13 +5,14 @@
     │   └── InfeasibleSpace  the input is well formed, but no partition satisfies it
     ├── StoreError           a results database that cannot be opened, read or written
     ├── RunError             one candidate could not be measured; becomes a Result with a reason
-    │   ├── Refused          the engine's own rules forbid it; known without starting anything
+    │   ├── Refused          the engine's own rules forbid it; known without a start, or said by the engine at its start
     │   ├── OutOfMemory      weights, activations or the smallest KV cache do not fit
     │   ├── LaunchFailed     the engine did not start
     │   ├── Unhealthy        it started and does not answer
     │   ├── BenchmarkFailed  it answered and the load generator's result cannot be trusted
     │   ├── Stalled          running requests, no token progress
-    │   └── TimedOut         a phase exceeded its limit
+    │   ├── TimedOut         a phase exceeded its limit
+    │   └── NodeLost         the machine, not the candidate: a node went away or may not be used
     └── ClusterError         Ray unreachable, authentication, job rejected
 
 Only `cli.py` prints errors. Nothing below it catches broadly except the pool boundary, which turns a RunError into a
@@ -44,24 +45,26 @@ class RunError(PartituneError):
     """One candidate could not be measured.
 
     `excess` is how far a constraint was missed in the constraint's own unit (GiB over, seconds over); it grades the
-    failure for the sampler. None when there is nothing to grade.
+    failure for the sampler. None when there is nothing to grade. `detail` is what a person may want to read once (a
+    server's last words); it goes to the trial's log.
     """
 
-    def __init__(self, message: str, *, excess: float | None = None) -> None:
+    def __init__(self, message: str, *, excess: float | None = None, detail: str = "") -> None:
         super().__init__(message)
         self.excess = excess
+        self.detail = detail
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Ray pickles errors raised in workers; the keyword must survive the trip.
-        return (_rebuild, (type(self), str(self), self.excess))
+        # Ray pickles errors raised in workers; the keywords must survive the trip.
+        return (_rebuild, (type(self), str(self), self.excess, self.detail))
 
 
-def _rebuild(kind: type[RunError], message: str, excess: float | None) -> RunError:
-    return kind(message, excess=excess)
+def _rebuild(kind: type[RunError], message: str, excess: float | None, detail: str) -> RunError:
+    return kind(message, excess=excess, detail=detail)
 
 
 class Refused(RunError):
-    """The engine's own rules forbid this candidate; known without starting anything. `excess` counts the rules."""
+    """The engine's own rules forbid this candidate: known without a start, or said at it. `excess` counts the rules."""
 
 
 class OutOfMemory(RunError):
@@ -86,6 +89,10 @@ class Stalled(RunError):
 
 class TimedOut(RunError):
     """A phase exceeded its limit."""
+
+
+class NodeLost(RunError):
+    """A node went away, or is quarantined: nothing is said about the candidate, which is tried once more."""
 
 
 class ClusterError(PartituneError):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 import traceback
-from typing import Protocol
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
-from partitune.errors import BenchmarkFailed, OutOfMemory, Refused, RunError, Stalled, TimedOut
+from partitune.errors import BenchmarkFailed, NodeLost, OutOfMemory, Refused, RunError, Stalled, TimedOut
 from partitune.result import Candidate, Measurement, Outcome, Result, flaw_in
 
 #: The constraint every trial carries: GiB that the tightest stage is short of, <= 0 when it fits.
@@ -29,14 +30,50 @@ class Driver(Protocol):
         ...
 
 
-def run(driver: Driver, candidate: Candidate) -> Result:
-    """Measure `candidate` and turn whatever happens into a Result. Never raises for a candidate's sake."""
+@runtime_checkable
+class Preparing(Protocol):
+    """A driver that checks something before its first candidate."""
+
+    def prepare(self) -> tuple[str, ...]:
+        """Check once, where candidates will run.
+
+        Returns:
+            what a person should know, a sentence each.
+
+        Raises:
+            PartituneError: no candidate could be measured.
+        """
+        ...
+
+
+@runtime_checkable
+class Repeating(Protocol):
+    """A driver whose load can be drawn anew."""
+
+    def repeated(self, repeat: int) -> Driver:
+        """The same driver with the load of run `repeat`, the same for all candidates."""
+        ...
+
+
+def prepare(driver: Driver) -> tuple[str, ...]:
+    """What `driver` checks once; nothing for most."""
+    return driver.prepare() if isinstance(driver, Preparing) else ()
+
+
+def run(driver: Driver, candidate: Candidate, repeat: int = 0) -> Result:
+    """Measure `candidate` and turn whatever happens into a Result. Never raises for a candidate's sake.
+
+    Run 0 is its trial; further ones have another load where the driver has seeds to draw one with.
+    """
+    if repeat:
+        own = driver.repeated(repeat) if isinstance(driver, Repeating) else driver
+        return replace(run(own, candidate), repeat=repeat)
     start = time.monotonic()
     try:
         measurement = driver.measure(candidate)
     except RunError as error:
         outcome, constraints = _outcome_of(error)
-        return Result(candidate, outcome, str(error), None, constraints, time.monotonic() - start)
+        return Result(candidate, outcome, str(error), None, constraints, time.monotonic() - start, error.detail)
     except Exception as error:  # noqa: BLE001 - the one broad catch: a bug in a driver must not end a long study
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"internal error in the driver: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
@@ -64,4 +101,6 @@ def _outcome_of(error: RunError) -> tuple[Outcome, dict[str, float]]:
         return Outcome.INFEASIBLE, {TIME_CONSTRAINT: excess}
     if isinstance(error, BenchmarkFailed):
         return Outcome.INVALID, {}
+    if isinstance(error, NodeLost):
+        return Outcome.LOST, {}
     return Outcome.FAILED, {}

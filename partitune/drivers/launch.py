@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+#: What stands for a secret.
+MASK = "***"
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
@@ -19,6 +22,13 @@ class ProcessPlan:
     argv: tuple[str, ...]
     env: Mapping[str, str]  # set over the node's own environment
     unset: tuple[str, ...] = ()  # names removed from the node's own environment: a stale partition silently wins
+    secrets: frozenset[str] = frozenset()  # names in env whose values are never shown
+    uses_gpus: bool = True  # False: the memory of the GPUs says nothing about its end
+
+    @property
+    def shown_env(self) -> dict[str, str]:
+        """The environment as it may be printed or stored."""
+        return {name: MASK if name in self.secrets else value for name, value in self.env.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,9 @@ class LaunchPlan:
     partition: tuple[int, ...]
     partition_env: str
     notes: tuple[str, ...] = field(default=())  # what the start assumes
+    sees_port: bool = True  # False: a container or a scheduler's step listens; its name alone proves that it is ours
+    stage_nodes: tuple[int, ...] | None = None  # node of every stage in this launcher's order; None: it cannot be known
+    stage_report: bool = False  # True: the workers can be asked for their layers (drivers/engine_side)
 
     @property
     def url(self) -> str:

@@ -15,8 +15,8 @@ from partitune.engines.kv_planning import KvPlan
 from partitune.engines.sglang import Sglang
 from partitune.engines.vllm import Vllm
 from partitune.errors import OutOfMemory, Refused, SpecError
-from partitune.problem import Problem
-from partitune.sim.inputs import DEFAULT_OVERHEADS
+from partitune.mix import Load
+from partitune.sim.inputs import DEFAULT_OVERHEADS, Overheads
 from partitune.sim.run import Run
 from partitune.sim.sglang import simulate_sglang
 from partitune.sim.sglang_deployment import SGLANG_OVERHEADS, sglang_settings
@@ -28,9 +28,16 @@ class Scheduling(Protocol):
     """One engine's scheduler, ready to run a load."""
 
     def run(
-        self, problem: Problem, deployment: Deployment, plan: KvPlan, costs: StageCosts, *, record_timeline: bool
+        self,
+        load: Load,
+        deployment: Deployment,
+        plan: KvPlan,
+        costs: StageCosts,
+        *,
+        record_timeline: bool,
+        overheads: Overheads | None = None,
     ) -> Run:
-        """Run the problem's requests.
+        """Run what one data rank gets; `overheads` in place of the engine's own.
 
         Raises:
             SpecError: what every stage did cannot be recorded.
@@ -47,12 +54,24 @@ class VllmScheduling:
     engine: Vllm
 
     def run(
-        self, problem: Problem, deployment: Deployment, plan: KvPlan, costs: StageCosts, *, record_timeline: bool
+        self,
+        load: Load,
+        deployment: Deployment,
+        plan: KvPlan,
+        costs: StageCosts,
+        *,
+        record_timeline: bool,
+        overheads: Overheads | None = None,
     ) -> Run:
         """Fast; step by step when what every stage did is to be recorded."""
         settings = vllm_settings(self.engine, deployment, plan)
         return simulate(
-            problem.requests, settings, costs, DEFAULT_OVERHEADS, problem.concurrency, record_timeline=record_timeline
+            load.requests,
+            settings,
+            costs,
+            overheads or DEFAULT_OVERHEADS,
+            load.concurrency,
+            record_timeline=record_timeline,
         )
 
 
@@ -63,14 +82,27 @@ class SglangScheduling:
     engine: Sglang
 
     def run(
-        self, problem: Problem, deployment: Deployment, plan: KvPlan, costs: StageCosts, *, record_timeline: bool
+        self,
+        load: Load,
+        deployment: Deployment,
+        plan: KvPlan,
+        costs: StageCosts,
+        *,
+        record_timeline: bool,
+        overheads: Overheads | None = None,
     ) -> Run:
         """Slot after slot."""
         if record_timeline:
             raise SpecError("--trace: only vLLM's pipeline can be drawn, not SGLang's; leave --trace out")
         try:
             settings = sglang_settings(self.engine, deployment, plan, costs)
-            return simulate_sglang(problem.requests, settings, costs, SGLANG_OVERHEADS, problem.concurrency)
+            return simulate_sglang(
+                load.requests,
+                settings,
+                costs,
+                overheads or SGLANG_OVERHEADS,
+                load.concurrency,
+            )
         except OutOfMemory as error:
             raise OutOfMemory(str(error), excess=(error.excess or 1.0) / plan.block_size) from error
         except SpecError as error:

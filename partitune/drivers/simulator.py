@@ -18,7 +18,8 @@ from partitune.engines.kv_planning import KvPlan
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
 from partitune.problem import Problem
 from partitune.result import Candidate, Measurement, StageReport
-from partitune.sim.metrics import metrics
+from partitune.sim.inputs import Overheads
+from partitune.sim.metrics import metrics, of_all_ranks
 from partitune.sim.run import Run
 from partitune.sim.timeline import Timeline
 
@@ -42,16 +43,22 @@ class SimulatorDriver:
     problem: Problem
 
     def measure(self, candidate: Candidate) -> Measurement:
-        """Simulate `candidate`. Raises Refused or OutOfMemory, graded."""
-        started = self._start(candidate)
-        run = self._run(candidate, started, record_timeline=False)
-        plan = started.plan
-        stages = self._stage_reports(candidate, run, started)
-        stage, reason = limit_of(run, stages, plan)
-        served = metrics(run, self.problem.goodput)
-        gpus = self.problem.placement.tp * self.problem.stages
-        bill = self.problem.tariff.metrics(served["output_throughput_tok_s"], gpus)
-        found = {**served, **bill, "kv_tokens": float(plan.tokens), "kv_blocks": float(plan.num_blocks)}
+        """Simulate `candidate` under every load. Raises Refused or OutOfMemory, graded.
+
+        Every load meets a fresh engine, and the stages' times are summed over all. Of several data ranks the first is
+        simulated, which has the largest share of the requests; see `of_all_ranks`.
+        """
+        if (chosen := self.problem.of(candidate)) is not self.problem:
+            return SimulatorDriver(chosen).measure(candidate)
+        problem, started = self.problem, self._start(candidate)
+        runs = [self._run(part, candidate, started, record_timeline=False) for part in problem.parts]
+        plan, ranks = started.plan, problem.layout.dp
+        stages = self._stage_reports(candidate, runs, started)
+        stage, reason = limit_of(runs, stages, plan)
+        shares = [len(part.rank_requests) / len(part.requests) for part in problem.parts]
+        served = [of_all_ranks(metrics(run, problem.goodput), share) for run, share in zip(runs, shares, strict=True)]
+        capacity = {"kv_tokens": float(ranks * plan.tokens), "kv_blocks": float(ranks * plan.num_blocks)}
+        found = {**problem.figures(served), **capacity}
         return Measurement(
             metrics=found,
             stages=stages,
@@ -64,9 +71,18 @@ class SimulatorDriver:
             constraints=self.problem.missed_limits(found),
         )
 
+    def run_without_host(self, candidate: Candidate) -> Run:
+        """The same simulation of the only load on a host that takes no time beside the stages. Raises as `measure`."""
+        if (chosen := self.problem.of(candidate)) is not self.problem:
+            return SimulatorDriver(chosen).run_without_host(candidate)
+        started = self._start(candidate)
+        return self._run(self.problem, candidate, started, record_timeline=False, overheads=Overheads())
+
     def timeline(self, candidate: Candidate) -> Timeline:
-        """The same simulation step by step, with what every stage did when. Raises what `measure` raises."""
-        timeline = self._run(candidate, self._start(candidate), record_timeline=True).timeline
+        """The same simulation of the only load step by step, with what every stage did when. Raises as `measure`."""
+        if (chosen := self.problem.of(candidate)) is not self.problem:
+            return SimulatorDriver(chosen).timeline(candidate)
+        timeline = self._run(self.problem, candidate, self._start(candidate), record_timeline=True).timeline
         assert timeline is not None  # noqa: S101 - asked for
         return timeline
 
@@ -83,17 +99,29 @@ class SimulatorDriver:
         plan = self._plan_kv(deployment, candidate.partition, free_bytes)
         return _Started(deployment, plan, memories, free_bytes)
 
-    def _run(self, candidate: Candidate, started: _Started, *, record_timeline: bool) -> Run:
-        problem, plan = self.problem, started.plan
-        costs = problem.costs.stage_costs(candidate.partition)
+    def _run(
+        self,
+        part: Problem,
+        candidate: Candidate,
+        started: _Started,
+        *,
+        record_timeline: bool,
+        overheads: Overheads | None = None,
+    ) -> Run:
+        """Simulate the load of `part`."""
+        load, plan = part.load.of_rank(part.layout.dp), started.plan
+        costs = part.costs.stage_costs(candidate.partition)
+        of_part = f"load {load.name}: " if load.name else ""
         try:
-            return scheduling_of(problem.engine).run(
-                problem, started.deployment, plan, costs, record_timeline=record_timeline
+            return scheduling_of(part.engine).run(
+                load, started.deployment, plan, costs, record_timeline=record_timeline, overheads=overheads
             )
+        except Refused as error:
+            raise Refused(f"{of_part}{error}", excess=error.excess) from error
         except OutOfMemory as error:
             tightest = plan.limiting_stage
             excess = (error.excess or 1.0) * plan.stage_block_bytes[tightest] / _GIB
-            raise OutOfMemory(f"{error}; stage {tightest} decides", excess=excess) from error
+            raise OutOfMemory(f"{of_part}{error}; stage {tightest} decides", excess=excess) from error
 
     def _plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         try:
@@ -103,19 +131,21 @@ class SimulatorDriver:
         except OutOfMemory as error:
             raise OutOfMemory(str(error), excess=(error.excess or _GIB) / _GIB) from error
 
-    def _stage_reports(self, candidate: Candidate, run: Run, started: _Started) -> tuple[StageReport, ...]:
+    def _stage_reports(self, candidate: Candidate, runs: Sequence[Run], started: _Started) -> tuple[StageReport, ...]:
+        """Times are sums over all `runs`."""
         layers, plan = self.problem.architecture.layers, started.plan
         reports, first = [], 0
+        makespan_s = sum(run.makespan_s for run in runs)
         for stage, count in enumerate(candidate.partition):
             reports.append(
                 StageReport(
                     stage=stage,
                     layers=count,
                     kinds=dict(Counter(layer.kind for layer in layers[first : first + count])),
-                    compute_s=run.compute_s[stage],
-                    transfer_s=run.transfer_s[stage],
-                    wait_s=run.wait_s[stage],
-                    busy_fraction=run.compute_s[stage] / run.makespan_s,
+                    compute_s=(compute_s := sum(run.compute_s[stage] for run in runs)),
+                    transfer_s=sum(run.transfer_s[stage] for run in runs),
+                    wait_s=sum(run.wait_s[stage] for run in runs),
+                    busy_fraction=compute_s / makespan_s,
                     weights_bytes=round(started.memories[stage].weight_bytes),
                     free_bytes=started.free_bytes[stage],
                     kv_blocks=plan.stage_blocks[stage],
@@ -134,21 +164,22 @@ def _check_weights(memories: Sequence[StageMemory]) -> None:
     raise OutOfMemory("; ".join(memory.verdict for memory in short), excess=max(missing))
 
 
-def limit_of(run: Run, stages: Sequence[StageReport], plan: KvPlan) -> tuple[int, str]:
-    """The stage that limits the run, and why in one sentence."""
-    if run.preemptions:
+def limit_of(runs: Sequence[Run], stages: Sequence[StageReport], plan: KvPlan) -> tuple[int, str]:
+    """The stage that limits the runs, and why in one sentence."""
+    if preemptions := sum(run.preemptions for run in runs):
         stage = plan.limiting_stage
         return stage, (
-            f"KV memory: stage {stage} holds {plan.stage_blocks[stage]} blocks and {run.preemptions} requests were "
+            f"KV memory: stage {stage} holds {plan.stage_blocks[stage]} blocks and {preemptions} requests were "
             "preempted; layers moved off this stage give every stage more blocks"
         )
     slowest = max(stages, key=lambda one: one.compute_s)
     mean_s = sum(one.compute_s for one in stages) / len(stages)
     share = f"stage {slowest.stage} computes longest, {slowest.compute_s / mean_s:.2f} × the mean"
     if slowest.busy_fraction < 0.5:
+        in_flight = sum(run.in_pipeline_s for run in runs) / sum(run.makespan_s for run in runs)
         return slowest.stage, (
             f"{share}, but is busy only {100 * slowest.busy_fraction:.0f} % of the time: on average "
-            f"{run.mean_in_flight_batches:.1f} batches are in flight over {len(stages)} stages, so filling the pipe "
+            f"{in_flight:.1f} batches are in flight over {len(stages)} stages, so filling the pipe "
             "matters more than the partition"
         )
     return slowest.stage, share

@@ -42,6 +42,12 @@ class PoolContract:
         assert result.duration_s >= 0
         assert pool.running == 0
 
+    def test_a_repeat_comes_back_with_its_number(self, pool: Pool) -> None:
+        pool.submit(Candidate((4,), {"act": "ok"}), 7)
+        (result,) = drain(pool, 1)
+        assert (result.outcome, result.repeat) == (Outcome.OK, 7)
+        assert self.one(pool, "ok").repeat == 0
+
     def test_every_slot_can_be_filled_and_no_more(self, pool: Pool) -> None:
         sent = 0
         while pool.free_slots:

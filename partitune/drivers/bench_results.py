@@ -1,0 +1,295 @@
+"""What a load generator measured, in our metric names.
+
+Decision: each tool's file is read by a table of the names it uses, and a key that is missing says which names were
+looked for, because tools rename keys. Counts and the duration are demanded, throughputs are computed from them (one
+definition for all tools) and must agree with what the tool printed. A latency of 0 is what the tools write where
+nothing was measured (no second token), so it is left out and never wins. A file that ends in the middle of a result is
+refused, however many complete results stand before it.
+
+Source: vLLM 0.32.0 `benchmarks/serve.py` (one JSON object, or one a line with --append-result), SGLang 0.5.23
+`sglang/benchmark/serving.py` (one object a line, appended), guidellm 0.8.1 `guidellm/benchmark/schemas/` (report.py,
+metrics.py) and `guidellm/schemas/base/` (its time per output token counts the first token; its inter-token latency is
+per request, which the other two call TPOT).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+import statistics
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from partitune.errors import BenchmarkFailed
+
+_LARGEST_FILE = 256 << 20
+#: A line of a log may begin like a result; more than this many are no result file.
+_MOST_BROKEN_LINES = 20
+#: How far a tool's own throughput may be from tokens over seconds.
+_AGREEMENT = 0.02
+_POINTS = ("mean", "p50", "p90", "p99")
+
+_Found = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """One measured window."""
+
+    metrics: Mapping[str, float]  # by our names (`spec.objectives.METRICS`); only what was measured
+    sent: int | None  # requests; None: the tool does not say
+    completed: int
+    failed: int | None
+    input_tokens: int
+    output_tokens: int
+    duration_s: float
+    acceptance_rate: float | None = None  # of drafted tokens, 0 to 1
+    longest_gap_s: float | None = None  # between two tokens of one request; None: not in the file
+    errors: tuple[str, ...] = ()  # of requests, distinct, the first few
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """Where a tool keeps what. Keys are paths with dots; of several the first that is there counts."""
+
+    keys: Mapping[str, tuple[str, ...]]
+    latencies: Mapping[str, tuple[str, float]]  # ours -> key with `{}` for the point, milliseconds of its unit
+    points: Mapping[str, tuple[str, ...]]  # ours -> the tool's
+    throughputs: Mapping[str, tuple[str, ...]]  # the tool's own, to compare with
+    rates: Mapping[str, tuple[str, ...]]  # ours -> keys of what only the tool can count
+
+
+_MILLISECONDS = {what: ("{}_" + what + "_ms", 1.0) for what in ("ttft", "tpot", "itl")}
+_TOTALS = {
+    "completed": ("completed",),
+    "failed": ("failed",),
+    "sent": ("num_prompts",),
+    "input_tokens": ("total_input_tokens",),
+    "output_tokens": ("total_output_tokens",),
+    "duration_s": ("duration",),
+}
+_THROUGHPUTS = {
+    "output_throughput_tok_s": ("output_throughput",),
+    "request_throughput_req_s": ("request_throughput",),
+}
+_RATES = {"goodput_req_s": ("request_goodput",)}  # null where no limits were given to the tool
+_SERVING_POINTS = {"mean": ("mean",), "p50": ("median", "p50"), "p90": ("p90",), "p99": ("p99",)}
+_FORMATS: Mapping[str, _Format] = {
+    "vllm": _Format(
+        {**_TOTALS, "acceptance_percent": ("spec_decode_acceptance_rate",)},
+        {**_MILLISECONDS, "e2e": ("{}_e2el_ms", 1.0)},
+        _SERVING_POINTS,
+        _THROUGHPUTS,
+        _RATES,
+    ),
+    "sglang": _Format(
+        _TOTALS,
+        {**_MILLISECONDS, "e2e": ("{}_e2e_latency_ms", 1.0)},
+        _SERVING_POINTS,
+        _THROUGHPUTS,
+        _RATES,
+    ),
+    "guidellm": _Format(
+        {
+            "completed": ("metrics.request_totals.successful",),
+            "failed": ("metrics.request_totals.errored",),
+            "sent": ("metrics.request_totals.total",),
+            "input_tokens": ("metrics.prompt_token_count.successful.total_sum",),
+            "output_tokens": ("metrics.output_token_count.successful.total_sum",),
+            "duration_s": ("duration",),
+        },
+        {
+            "ttft": ("metrics.time_to_first_token_ms.successful.{}", 1.0),
+            "tpot": ("metrics.inter_token_latency_ms.successful.{}", 1.0),
+            "e2e": ("metrics.request_latency.successful.{}", 1000.0),
+        },
+        {"mean": ("mean",), "p50": ("median",), "p90": ("percentiles.p90",), "p99": ("percentiles.p99",)},
+        {},
+        {},
+    ),
+}
+TOOLS = tuple(_FORMATS)
+
+
+def read_bench(
+    tool: str, text: str | bytes, source: str = "the result file", needed: Collection[str] = ()
+) -> BenchResult:
+    """The last result in a file of `tool` (one of TOOLS). `needed` names metrics that must be among those found.
+
+    Raises:
+        BenchmarkFailed: empty, half-written or no JSON; a key missing, of a wrong type, negative, not finite; figures
+            that contradict one another. Names `source` and the key.
+    """
+    form = _FORMATS[tool]
+    result = _last_object(text, source)
+    if tool == "guidellm":
+        runs = result.get("benchmarks")
+        if not isinstance(runs, list) or not runs or not isinstance(runs[-1], dict):
+            raise BenchmarkFailed(
+                f"{source}: looked for a list of results under `benchmarks`, found {reprlib.repr(runs)}"
+            )
+        result = runs[-1]
+    counts = {
+        name: _count(result, form.keys[name], source, required=name in ("completed", "input_tokens", "output_tokens"))
+        for name in ("completed", "failed", "sent", "input_tokens", "output_tokens")
+    }
+    duration_s = _number(result, form.keys["duration_s"], source)
+    if duration_s is None or duration_s == 0:
+        raise _missing(source, "duration", form.keys["duration_s"])
+    completed, output, total = counts["completed"] or 0, counts["output_tokens"] or 0, counts["input_tokens"] or 0
+    metrics = {"makespan_s": duration_s, "request_throughput_req_s": completed / duration_s}
+    metrics["output_throughput_tok_s"] = output / duration_s
+    metrics["total_throughput_tok_s"] = (output + total) / duration_s
+    _compare(result, form, metrics, source)
+    for what, (pattern, unit_ms) in form.latencies.items():
+        for point in _POINTS:
+            value = _number(result, [pattern.format(word) for word in form.points[point]], source)
+            if value:
+                metrics[f"{what}_{point}_ms"] = value * unit_ms
+    for name, keys in form.rates.items():
+        rate = _number(result, keys, source)
+        if rate is not None:
+            metrics[name] = rate
+    for name in needed:
+        if name not in metrics and (looked_for := _keys_of(form, name)):
+            raise _missing(source, name, looked_for)
+    accepted = _number(result, form.keys.get("acceptance_percent", ()), source)
+    return BenchResult(
+        metrics=metrics,
+        sent=counts["sent"],
+        completed=completed,
+        failed=counts["failed"],
+        input_tokens=total,
+        output_tokens=output,
+        duration_s=duration_s,
+        acceptance_rate=None if accepted is None else accepted / 100,
+        longest_gap_s=_longest_gap(result, source),
+        errors=_errors(result),
+    )
+
+
+def median_metrics(results: Sequence[BenchResult]) -> dict[str, float]:
+    """Median over windows of every metric that all of them have."""
+    names = [name for name in results[0].metrics if all(name in each.metrics for each in results)] if results else []
+    return {name: statistics.median(each.metrics[name] for each in results) for name in names}
+
+
+def _last_object(text: str | bytes, source: str) -> _Found:
+    """The last JSON object that begins a line; other lines may stand before it, nothing broken after it."""
+    if len(text) > _LARGEST_FILE:
+        raise BenchmarkFailed(f"{source}: {len(text) >> 20} MiB, more than any result; the limit is 256 MiB")
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    decoder = json.JSONDecoder()
+    last: _Found | None = None
+    flaws: list[tuple[int, str]] = []  # broken results since the last complete one: where and why
+    position = 0
+    for start in _object_starts(text):
+        if start < position:
+            continue
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            flaws.append((start, str(error)))
+        else:
+            last, position = value, end
+            behind = text[end : end + 200].partition("\n")[0].strip()
+            flaws = [(start, f"{reprlib.repr(behind)} stands behind it")] if behind else []
+        if len(flaws) > _MOST_BROKEN_LINES:
+            break
+    if flaws:
+        start, why = flaws[-1]
+        line = text.count("\n", 0, start) + 1
+        raise BenchmarkFailed(
+            f"{source}: the result that begins in line {line} is not complete JSON ({why}); was its writer ended?"
+        )
+    if last is None:
+        found = reprlib.repr(text[:200].strip())
+        raise BenchmarkFailed(f"{source}: looked for a JSON object at the start of a line, found {found}")
+    return last
+
+
+def _object_starts(text: str) -> Iterator[int]:
+    position = text.find("{")
+    while position >= 0:
+        if position == 0 or text[position - 1] in "\n\ufeff":
+            yield position
+        position = text.find("{", position + 1)
+
+
+def _look_up(result: _Found, keys: Sequence[str]) -> tuple[str, object]:
+    """First key of `keys` that is there with a value, and the value; a colon at a key's end is forgiven."""
+    for key in keys:
+        value: object = result
+        for part in key.split("."):
+            value = value.get(part, value.get(f"{part}:")) if isinstance(value, dict) else None
+        if value is not None:
+            return key, value
+    return "", None
+
+
+def _number(result: _Found, keys: Sequence[str], source: str) -> float | None:
+    key, value = _look_up(result, keys)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BenchmarkFailed(f"{source}: {key} is {reprlib.repr(value)}; looked for a number")
+    if not 0 <= value < 1e18:
+        raise BenchmarkFailed(f"{source}: {key} is {reprlib.repr(value)}; looked for a finite number from 0 up")
+    return float(value)
+
+
+def _count(result: _Found, keys: Sequence[str], source: str, *, required: bool) -> int | None:
+    value = _number(result, keys, source)
+    if value is None:
+        if required:
+            raise _missing(source, "a count", keys)
+        return None
+    if value != int(value):
+        raise BenchmarkFailed(f"{source}: {keys[0]} is {value}; looked for a whole number")
+    return int(value)
+
+
+def _missing(source: str, what: str, keys: Sequence[str]) -> BenchmarkFailed:
+    return BenchmarkFailed(f"{source}: no value for {what}; looked for the keys {', '.join(keys)}")
+
+
+def _keys_of(form: _Format, metric: str) -> Sequence[str]:
+    """Keys that a metric can have in the file; empty for one that comes from elsewhere."""
+    what, _, rest = metric.partition("_")
+    point = rest.removesuffix("_ms")
+    if point in _POINTS and what in form.latencies:
+        return [form.latencies[what][0].format(word) for word in form.points[point]]
+    if point in _POINTS or metric in _RATES:
+        return form.rates.get(metric, (f"(none: this tool does not measure {what})",))
+    return ()
+
+
+def _compare(result: _Found, form: _Format, metrics: Mapping[str, float], source: str) -> None:
+    for name, keys in form.throughputs.items():
+        said = _number(result, keys, source)
+        if said is not None and not math.isclose(said, metrics[name], rel_tol=_AGREEMENT, abs_tol=1e-9):
+            raise BenchmarkFailed(
+                f"{source}: {keys[0]} is {said:g}, but counts and duration give {metrics[name]:g}; one of them is wrong"
+            )
+
+
+def _longest_gap(result: _Found, source: str) -> float | None:
+    """Longest silence inside a stream, from the detailed lists of vLLM and SGLang."""
+    gaps = result.get("itls")
+    if not isinstance(gaps, list):
+        return None
+    longest = 0.0
+    for stream in gaps:
+        for gap in stream if isinstance(stream, list) else ():
+            if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1e9:
+                raise BenchmarkFailed(f"{source}: itls holds {reprlib.repr(gap)}; looked for seconds")
+            longest = max(longest, gap)
+    return longest
+
+
+def _errors(result: _Found) -> tuple[str, ...]:
+    said = result.get("errors")
+    texts = [text[:200] for text in said if isinstance(text, str) and text.strip()] if isinstance(said, list) else []
+    return tuple(dict.fromkeys(texts))[:3]

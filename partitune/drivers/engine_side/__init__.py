@@ -1,0 +1,1 @@
+"""What runs inside an engine's own processes: every file here stands alone and imports nothing of partitune."""

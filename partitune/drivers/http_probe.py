@@ -1,0 +1,129 @@
+"""What is asked of a server over HTTP before and while it is measured.
+
+Decision: four small questions in the words that vLLM and SGLang share, with a time limit each, straight to the address
+(a proxy of the environment would answer in the server's place). No answer is None where the server may still be
+starting, and an error where it must not be: after it said that it is healthy.
+
+Source: vLLM 0.32.0 `entrypoints/serve/instrumentator/health.py`, `entrypoints/serve/dev/rpc/api_router.py`; SGLang
+0.5.23 `srt/entrypoints/http_server.py`. The health check of neither proves that a request is answered.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+
+from partitune.errors import Unhealthy
+
+#: Seconds for a question that a living server answers at once.
+_SHORT_S = 10.0
+_LARGEST_ANSWER = 16 << 20
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+#: Greedy, and short enough that no flag of a scheduler cuts it into more than one step.
+REFERENCE_PROMPT = "The capital of France is Paris. The capital of Italy is"
+REFERENCE_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLayers:
+    """The layers one worker holds, by its own word: [first, end)."""
+
+    stage: int
+    first: int
+    end: int
+    weight_bytes: int  # 0: not known
+
+
+def is_healthy(url: str) -> bool:
+    """True when `/health` says 200; False also while nothing listens."""
+    try:
+        _ask(f"{url}/health", None, _SHORT_S)
+    except Unhealthy:
+        return False
+    return True
+
+
+def served_names(url: str) -> tuple[str, ...]:
+    """Names in `/v1/models`. Raises Unhealthy."""
+    answer = _json(f"{url}/v1/models", None, _SHORT_S)
+    models = answer.get("data")
+    rows = models if isinstance(models, list) else []
+    return tuple(str(row.get("id")) for row in rows if isinstance(row, dict))
+
+
+def complete(url: str, name: str, timeout_s: float) -> str:
+    """The text of one greedy request.
+
+    Raises:
+        Unhealthy: no answer in time, an error, or no text in the answer.
+    """
+    asked = {
+        "model": name, "prompt": REFERENCE_PROMPT, "max_tokens": REFERENCE_TOKENS, "temperature": 0,
+        "ignore_eos": True, "stream": False,
+    }  # fmt: skip
+    answer = _json(f"{url}/v1/completions", asked, timeout_s)
+    choices = answer.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict) and choices[0].get("text"):
+        return str(choices[0]["text"])
+    raise Unhealthy(f"{url}/v1/completions answered without a text: {json.dumps(answer)[:300]}")
+
+
+def worker_layers(url: str, timeout_s: float) -> tuple[WorkerLayers, ...]:
+    """What every worker says it holds (`engine_side/partitune_vllm_worker.py`). Raises Unhealthy."""
+    where = f"{url}/collective_rpc"
+    answer = _json(where, {"method": "partitune_layers"}, timeout_s)
+    rows = answer.get("results")
+    try:
+        return tuple(_worker(row) for row in (rows if isinstance(rows, list) else [{}]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unhealthy(f"{where}: no report of a worker's layers: {json.dumps(answer)[:300]}") from error
+
+
+def _worker(row: Mapping[str, Any]) -> WorkerLayers:
+    first, end = int(row["first_layer"]), int(row["end_layer"])
+    return WorkerLayers(int(row["pp_rank"]), first, end, int(row["weight_bytes"] or 0))
+
+
+def server_info(url: str) -> str:
+    """The configuration of a vLLM server as JSON; it is in development mode. Raises Unhealthy."""
+    return _ask(f"{url}/server_info?config_format=json", None, _SHORT_S).decode(errors="replace")
+
+
+def metrics_page(url: str) -> str:
+    """`/metrics` as it stands. Raises Unhealthy."""
+    return _ask(f"{url}/metrics", None, _SHORT_S).decode(errors="replace")
+
+
+def _json(url: str, body: Mapping[str, object] | None, timeout_s: float) -> dict[str, object]:
+    said = _ask(url, body, timeout_s)
+    try:
+        answer = json.loads(said)
+    except ValueError as error:
+        raise Unhealthy(f"{url} answered {said[:200]!r}, which is no JSON") from error
+    if not isinstance(answer, dict):
+        raise Unhealthy(f"{url} answered {said[:200]!r}; looked for a JSON object")
+    return answer
+
+
+def _ask(url: str, body: Mapping[str, object] | None, timeout_s: float) -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 - our own http URL
+    try:
+        with _DIRECT.open(request, timeout=timeout_s) as answer:
+            return bytes(answer.read(_LARGEST_ANSWER))
+    except urllib.error.HTTPError as error:
+        with error:
+            words = error.read(300).decode(errors="replace")
+        raise Unhealthy(f"{url} answered {error.code}: {words}") from error
+    except TimeoutError as error:
+        raise Unhealthy(f"{url} did not answer in {timeout_s:g} s") from error
+    except (OSError, HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, TimeoutError):
+            raise Unhealthy(f"{url} did not answer in {timeout_s:g} s") from error
+        raise Unhealthy(f"{url} cannot be asked: {reason}") from error
