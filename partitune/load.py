@@ -28,15 +28,28 @@ def typical_batches(
     count = len(requests)
     prompt = sum(request.prompt_tokens for request in requests) / count
     output = sum(request.output_tokens for request in requests) / count
-    outstanding = min(count, flow.max_requests, concurrency or count)
-    chunk = max(1, round(min(flow.step_tokens, min(outstanding, flow.cohort_requests) * prompt)))
+    outstanding, chunk = _first_steps(requests, concurrency, flow)
     prefill_steps = count * prompt / chunk
     finished = max(1, round(count / prefill_steps))  # prompts that end in a step
     found = [(Batch(prefill_tokens=chunk, prefill_pairs=chunk * (prompt + 1) / 2, sampled=finished), prefill_steps)]
-    cohorts = min(flow.cohorts, outstanding, max(1, round(outstanding * prompt / chunk)))
-    together = max(1, round(outstanding / cohorts))
+    together = max(1, round(outstanding / cohorts(requests, concurrency, flow)))
     if output > 1:
         context = round(together * (prompt + output / 2))
         batch = Batch(decode_tokens=together, decode_context=context, sampled=together)
         found.append((batch, count * (output - 1) / together))
     return tuple(found)
+
+
+def cohorts(requests: Sequence[Request], concurrency: int | None, flow: Flow) -> int:
+    """Groups of requests that decode apart from one another: batches in flight. Arguments as above."""
+    outstanding, chunk = _first_steps(requests, concurrency, flow)
+    prompt = sum(request.prompt_tokens for request in requests) / len(requests)
+    return min(flow.cohorts, outstanding, max(1, round(outstanding * prompt / chunk)))
+
+
+def _first_steps(requests: Sequence[Request], concurrency: int | None, flow: Flow) -> tuple[int, int]:
+    """Requests that are served at once, and prompt tokens of a step."""
+    count = len(requests)
+    prompt = sum(request.prompt_tokens for request in requests) / count
+    outstanding = min(count, flow.max_requests, concurrency or count)
+    return outstanding, max(1, round(min(flow.step_tokens, min(outstanding, flow.cohort_requests) * prompt)))

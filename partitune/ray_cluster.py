@@ -129,6 +129,8 @@ def reach(address: str | None) -> None:
         return
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     try:
+        if "://" in host:
+            raise ValueError("not the address of a Ray cluster; that of the dashboard is for `partitune submit`")
         if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
             raise ValueError(f"{address!r} is not an address")
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
@@ -139,5 +141,5 @@ def reach(address: str | None) -> None:
 def _unusable(address: str | None, error: Exception) -> ClusterError:
     return ClusterError(
         f"Ray at {'this machine' if address is None else address} cannot be used: {error}\n"
-        "Check the address (host:port of the head, or `auto`), or run without Ray: --pool local"
+        "Check the address (HOST:PORT of the head, such as 10.0.0.1:6379, or `auto`), or run without Ray: --pool local"
     )

@@ -120,6 +120,7 @@ class Result:
     constraints: Mapping[str, float] = field(default_factory=dict)  # <= 0 is satisfied; what the sampler learns from
     duration_s: float = 0.0
     detail: str = field(default="", compare=False)  # for the trial's log only: a traceback, a server's last words
+    repeat: int = 0  # which run of the candidate; 0 is its trial
 
     def metric(self, name: str) -> float | None:
         """The value of one metric, None where nothing was measured."""

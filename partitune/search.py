@@ -7,12 +7,10 @@ it: what was learnt is always on disk.
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from partitune.budget import Budget, Progress
 from partitune.pool import Pool
 from partitune.proposer.interface import Proposer
 from partitune.result import Outcome, Result
@@ -30,27 +28,6 @@ class Recorder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """When to stop: trials count those already stored."""
-
-    trials: int
-    hours: float | None = None  # of this run
-    gpu_hours: float | None = None  # of all trials: GPUs x their duration
-
-
-@dataclass(slots=True)
-class Progress:
-    """What the loop tells whoever watches."""
-
-    finished: int = 0
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    running: int = 0
-    gpu_hours: float = 0.0
-    where: str = ""  # which pool takes the next candidate
-    stopped: str = ""  # why the loop ended
-
-
 def search(
     proposer: Proposer,
     pool: Pool,
@@ -66,17 +43,13 @@ def search(
 
     `already` trials and `gpu_hours` of the budget are in the store; a trial takes `gpus` GPUs.
     """
-    progress = Progress(finished=already, gpu_hours=gpu_hours)
-    deadline = None if budget.hours is None else time.monotonic() + 3600 * budget.hours
+    progress = Progress(finished=already, gpus=gpus, gpu_hours=gpu_hours)
     in_flight: dict[str, Proposal] = {}
     rerun: set[str] = set()
     while True:
         while pool.free_slots and progress.finished + len(in_flight) < budget.trials and not progress.stopped:
-            if deadline is not None and time.monotonic() > deadline:
-                progress.stopped = f"the budget of {budget.hours:g} hours is spent"
-                break
-            if budget.gpu_hours is not None and progress.gpu_hours >= budget.gpu_hours:
-                progress.stopped = f"the budget of {budget.gpu_hours:g} GPU-hours is spent"
+            progress.stopped = budget.spent(progress, pool.free_slots + pool.running)
+            if progress.stopped:
                 break
             proposal = proposer.ask()
             if proposal is None:
@@ -104,9 +77,7 @@ def search(
         number = recorder.record(result, proposal.label)
         proposer.tell(result, proposal.label)
         progress.finished += 1
-        progress.gpu_hours += gpus * result.duration_s / 3600
-        progress.outcomes[result.outcome] += 1
-        progress.running = len(in_flight)
+        progress.count(result, len(in_flight))
         watch(progress, number, proposal, result)
     progress.stopped = progress.stopped or f"the budget of {budget.trials} trials is spent"
     return progress

@@ -2,7 +2,8 @@
 
 Decision: parameters are the engine flags that vary plus one name, the plan. With `partition: {search: free}` the plan
 is replaced by one weight per stage, repaired to the layer count by largest remainder: symmetric, every vector legal
-in count and sum, and honest as the baseline it is (an exact plan beats it at equal budget).
+in count and sum, and honest as the baseline it is (an exact plan beats it at equal budget). Where layouts vary, the
+layout is one more name, and a plan is solved for the layout it comes with: how long the vector is follows.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from dataclasses import dataclass
 
 from partitune.engines.interface import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
+from partitune.layouts import searched
 from partitune.partition.legality import Bounds, stage_bounds
-from partitune.plans import DEFAULT_PLAN, EXACT_PLAN, Planner
-from partitune.problem import Problem
+from partitune.plans import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Planner
+from partitune.prediction import fastest_first, predicted_output_tok_s
+from partitune.problem import LAYOUT, Problem
 from partitune.result import Candidate, Knob
 from partitune.spec.knobs import RealRange, WholeRange, knob_allows
 from partitune.spec.search_space import SearchSpace
 
 PLAN = "plan"
+#: Settings of the flags, the fastest in closed form, whose plans are compared before anything runs.
+_PLANNED = 5
 FREE_PLAN = "free"
 Domain = tuple[Knob, ...] | WholeRange | RealRange
 
@@ -48,12 +53,15 @@ class Space:
         self.problem = problem
         self._knobs: dict[str, Domain] = {**spec.knobs.flags, **spec.knobs.env}
         self._free = spec.knobs.partition.search == "free"
+        self._fewest, self._most = spec.knobs.partition.min_layers, spec.knobs.partition.max_layers
         self._bounds = _bounds(problem, spec)
         seeds = tuple(_seed(problem, spec, index) for index in range(len(spec.seeds)))
         self._seeds = tuple((seed, {**one.knobs, **one.env}) for seed, one in zip(seeds, spec.seeds, strict=True))
         self.planner = Planner(problem, self._bounds, seeds)
         _check_sizes(problem, spec)
         _check_flags(problem, spec)
+        self._layouts = _layouts(problem, spec, self.starting_knobs)
+        self._planners = {problem.layout.name: self.planner}
 
     @property
     def parameters(self) -> Mapping[str, Domain]:
@@ -63,25 +71,60 @@ class Space:
                 f"layers_{stage}": WholeRange(low=low, high=high) for stage, (low, high) in enumerate(self._bounds)
             }
             return {**self._knobs, **weights}
-        return {**self._knobs, PLAN: self.planner.names}
+        layout = {LAYOUT: self._layouts} if len(self._layouts) > 1 else {}
+        return {**self._knobs, **layout, PLAN: self.planner.names}
 
     @property
     def starting_knobs(self) -> Mapping[str, Knob]:
         """Every knob at the value the engine would start with: the baseline's, else the engine's own default."""
         problem = self.problem
-        effective = problem.engine.effective_knobs(problem.start({}))
+        default = problem.engine.default_knobs(problem.start({}))
         asynchronous = {"async_scheduling": problem.engine.is_asynchronous(problem.start({}))}
-        known = {**effective, **asynchronous, **problem.baseline}
+        known = {**default, **asynchronous, **problem.baseline}
         return {name: known[name] for name in self._knobs if name in known}
 
     def first_proposals(self) -> Iterator[Proposal]:
-        """The engine's default, the believed optimum (if anything fits), the seeds: all with the starting knobs."""
-        start = self.starting_knobs
+        """The engine's default, the believed optimum (if anything fits), the seeds: all with the starting knobs.
+
+        Last what closed form believes to be the fastest flags.
+        """
+        start = self._on(self.problem.layout.name, self.starting_knobs)
         yield Proposal(Candidate(self.problem.default_partition, start), "default", DEFAULT_PLAN)
-        with suppress(InfeasibleSpace):
-            yield Proposal(Candidate(self.planner.partition(EXACT_PLAN, start), start), "exact", EXACT_PLAN)
+        for index, layout in enumerate(self._layouts):
+            knobs = self._on(layout, start)
+            with suppress(InfeasibleSpace):
+                partition = self._planner(layout).partition(EXACT_PLAN, knobs)
+                yield Proposal(Candidate(partition, knobs), "exact", EXACT_PLAN)
+            if index == 0:
+                yield from self._seed_proposals(start)
+        if not self._free:
+            yield from self._predicted_proposal(start)
+
+    def _predicted_proposal(self, start: Mapping[str, Knob]) -> Iterator[Proposal]:
+        """Flags and plan that closed form finds fastest on the first layout, if anything fits there."""
+        found = []
+        for knobs in fastest_first(self.problem, self._knobs, start)[:_PLANNED]:
+            with suppress(InfeasibleSpace):
+                for plan in FRONT_PLANS:
+                    proposal = Proposal(Candidate(self.planner.partition(plan, knobs), knobs), "predicted", plan)
+                    found.append((predicted_output_tok_s(self.problem, proposal.candidate.partition, knobs), proposal))
+        if found:
+            yield max(found, key=lambda one: one[0])[1]
+
+    def _seed_proposals(self, start: Mapping[str, Knob]) -> Iterator[Proposal]:
         for index, (partition, knobs) in enumerate(self._seeds, start=1):
             yield Proposal(Candidate(partition, {**start, **knobs}), "seed", f"seed-{index}")
+
+    def _on(self, layout: str, knobs: Mapping[str, Knob]) -> Mapping[str, Knob]:
+        """`knobs` with the name of the layout, where that varies."""
+        return {**knobs, LAYOUT: layout} if len(self._layouts) > 1 else knobs
+
+    def _planner(self, layout: str) -> Planner:
+        if layout not in self._planners:
+            problem = self.problem.on(layout)
+            bounds = stage_bounds(problem.stages, problem.layers, fewest=self._fewest, most=self._most)
+            self._planners[layout] = Planner(problem, bounds, ())
+        return self._planners[layout]
 
     def decode(self, params: Mapping[str, Knob]) -> Proposal:
         """The candidate of sampled parameters; a parameter that cannot vary takes its only or starting value.
@@ -100,8 +143,12 @@ class Space:
             return Proposal(
                 Candidate(repaired(weights, self._bounds, self.problem.layers), knobs), "sampler", FREE_PLAN
             )
-        plan = str(params[PLAN])
-        return Proposal(Candidate(self.planner.partition(plan, knobs), knobs), "sampler", plan)
+        plan, layout = str(params[PLAN]), str(params.get(LAYOUT, self.problem.layout.name))
+        planner = self._planner(layout)
+        if plan not in planner.names:
+            raise InfeasibleSpace(f"{plan} is a partition for another layout than {layout}")
+        knobs = dict(self._on(layout, knobs))
+        return Proposal(Candidate(planner.partition(plan, knobs), knobs), "sampler", plan)
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob] | None:
         """The parameters that decode to `candidate`; None when the space cannot propose it."""
@@ -112,7 +159,18 @@ class Space:
             inside = all(low <= n <= high for n, (low, high) in zip(candidate.partition, self._bounds, strict=True))
             layers = {f"layers_{stage}": layers for stage, layers in enumerate(candidate.partition)}
             return {**knobs, **layers} if inside else None
+        if LAYOUT in self.parameters and knobs.get(LAYOUT) not in self._layouts:
+            return None
         return {**knobs, PLAN: plan} if plan in self.planner.names else None
+
+
+def _layouts(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> tuple[str, ...]:
+    partition = spec.knobs.partition
+    if spec.parallel.layouts is not None and (partition.search == "free" or partition.pinned):
+        key = "search" if partition.search == "free" else "pinned"
+        text = "found where layouts vary, and with them the stages; allowed: to leave it out, or parallel.layouts"
+        raise spec.refuse("knobs", "partition", key, text=text)
+    return searched(problem, spec, knobs)
 
 
 def repaired(weights: list[int], bounds: Bounds, layers: int) -> tuple[int, ...]:

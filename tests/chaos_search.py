@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import partitune.study
+import partitune.drivers.choose
 from partitune.cli import main
 from partitune.drivers.simulator import SimulatorDriver
 from partitune.result import Candidate, Measurement
@@ -33,5 +33,5 @@ class SlowSimulator(SimulatorDriver):
 if __name__ == "__main__":
     from tests import chaos_search  # as workers know it, not as __main__
 
-    vars(partitune.study)["SimulatorDriver"] = chaos_search.SlowSimulator
+    vars(partitune.drivers.choose)["SimulatorDriver"] = chaos_search.SlowSimulator
     sys.exit(main(sys.argv[1:]))

@@ -28,6 +28,13 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 
 
+# Logs and the ledger of engines that a test starts, and what `gc` would throw away.
+os.environ["XDG_STATE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "state")
+
+# Answers of the kernel tables are kept beside pytest's own cache: asking takes seconds a model.
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "answers")
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """A local Ray of two CPUs, started once."""

@@ -19,6 +19,8 @@ from pathlib import Path
 from sysconfig import get_paths
 
 START_S = 90.0
+#: Starts of a head before it is given up.
+ATTEMPTS = 3
 
 
 def environment_without_partitune(folder: Path) -> Path:
@@ -41,15 +43,37 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def head(python: Path, cpus: int, env: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """A head: the address of its job server, and the port that nodes join."""
-    port, dashboard, client = free_ports(3)
+def head(
+    python: Path, cpus: int, env: Mapping[str, str], port: int | None = None, gpus: int = 0
+) -> Iterator[tuple[str, int]]:
+    """A head: the address of its job server, and the port that nodes join (any free one, or `port`).
+
+    Ray believes in its `gpus`. On a busy machine it ends a node whose agents take more than 15 s to start (ray 2.60,
+    `WaitForDashboardAgentPorts`): such a head is started again.
+    """
+    for attempt in range(ATTEMPTS):
+        with ExitStack() as stack:
+            try:
+                started = stack.enter_context(_head(python, cpus, env, port, gpus))
+            except OSError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                continue
+            yield started
+            return
+
+
+@contextmanager
+def _head(python: Path, cpus: int, env: Mapping[str, str], port: int | None, gpus: int) -> Iterator[tuple[str, int]]:
+    free, dashboard, client = free_ports(3)
+    port = free if port is None else port
     folder = tempfile.mkdtemp(prefix="pt")  # short: socket paths are limited to 107 bytes
-    own = ["--head", f"--port={port}", f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}"]
+    own = ["--head", f"--num-gpus={gpus}", f"--port={port}", f"--dashboard-port={dashboard}"]
+    own += [f"--ray-client-server-port={client}"]
     try:
         with _node(python, [*own, f"--temp-dir={folder}"], cpus, env) as process:
             address = f"http://127.0.0.1:{dashboard}"
-            _wait_for(address, process)
+            _wait_for(address, process, Path(folder))
             yield address, port
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,18 +108,22 @@ def _node(python: Path, own: list[str], cpus: int, env: Mapping[str, str]) -> It
             process.wait()
 
 
-def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
+def _wait_for(address: str, process: subprocess.Popen[bytes], folder: Path) -> None:
     deadline = time.monotonic() + START_S
-    while True:
-        try:
-            with urllib.request.urlopen(f"{address}/api/version", timeout=5):
-                return
-        except urllib.error.HTTPError:
-            return  # it wants a token
-        except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise
+    while not (_answers(address) and list(folder.glob("session_latest/metrics_export_port_*"))):  # the last to be there
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise ChildProcessError(f"Ray did not come up at {address}")
         time.sleep(0.3)
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/api/version", timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True  # it wants a token
+    except OSError:
+        return False
 
 
 def processes_with(text: str) -> list[int]:

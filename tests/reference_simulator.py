@@ -390,8 +390,9 @@ def rank(sequence: Tracked) -> tuple[int, int]:
 
 
 class Pipeline:
-    def __init__(self, regime: Regime, costs: StageCosts, overheads: Overheads) -> None:
-        self.regime, self.costs, self.overheads = regime, costs, overheads
+    def __init__(self, settings: SchedulerSettings, costs: StageCosts, overheads: Overheads) -> None:
+        self.regime, self.costs, self.overheads = settings.regime, costs, overheads
+        self.broadcasts_chunks = settings.broadcasts_chunks
         self.leave = [0.0] * costs.stages  # when the stage is rid of its last batch
         self.compute = [0.0] * costs.stages
         self.transfer = [0.0] * costs.stages
@@ -420,8 +421,9 @@ class Pipeline:
         out = sampled + o.d2h_s
         blocking = self.regime in (Regime.R2, Regime.R4)
         self.leave[last] = out if blocking else sampled
-        token = sampled + o.broadcast_s if batch.sampled else sampled
-        if batch.sampled:
+        broadcasts = batch.sampled or self.broadcasts_chunks
+        token = sampled + o.broadcast_s if broadcasts else sampled
+        if broadcasts:
             self.gate = token
         return first, sampled, token, out
 
@@ -438,7 +440,7 @@ def simulate(
     unsent = deque(requests[i] for i in order)
     slots = deque([0.0] * (concurrency or len(requests)))
     scheduler = Scheduler(settings)
-    pipeline = Pipeline(settings.regime, costs, overheads)
+    pipeline = Pipeline(settings, costs, overheads)
     queue: deque[Dispatched] = deque()
     everyone: dict[str, Tracked] = {}
     steps: list[Step] = []
@@ -463,7 +465,7 @@ def simulate(
             if not executed:
                 queue.append(Dispatched(now, None, now, now, rows, reading, sampled))
             else:
-                now += overheads.engine_step_s
+                now += overheads.engine_step_s + overheads.engine_request_s * len(rows)
                 decodes = [q for q in rows if q not in reading]
                 chunks = [(n, q.computed - n) for q, n in rows.items() if q in reading]
                 context = sum(q.computed for q in decodes)

@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 
 import partitune
+from partitune.cli import main
 from partitune.errors import SpecError
 from partitune.result import Candidate, Outcome, Result
 from partitune.spec.overrides import parse_settings
 from partitune.spec.search_space import load_search_space
+from partitune.store import Store
 from partitune.trial_log import TrialLog, log_file
 
 PACKAGE = Path(partitune.__file__).parent
 TINY = (PACKAGE.parent / "search_spaces" / "tiny.yaml").read_text()
+#: `FILE.py:Class` of a runner is a person's own code: the one text that is run.
+SITE_DRIVER = PACKAGE / "drivers" / "site_driver.py"
 SECRETS = ["HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "MY_CREDENTIALS", "TOKEN"]
 
 
@@ -32,6 +36,8 @@ def test_no_text_is_ever_run_and_no_object_is_ever_unpickled() -> None:
     forbidden = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "pickle.load", "pickle.loads"}
     for path, call in calls():
         name = ast.unparse(call.func)
+        if path == SITE_DRIVER and name in ("exec", "compile"):
+            continue
         assert name not in forbidden, f"{path}: {name}"
         if name.startswith("yaml."):
             assert name.startswith(("yaml.safe_", "yaml.parse", "yaml.dump")), f"{path}: {name}"
@@ -83,3 +89,15 @@ def test_a_value_of_the_command_line_is_a_scalar_or_text(text: str) -> None:
         assert "allowed: one value" in str(error)  # noqa: PT017 - either answer is right, nothing else is
     else:
         assert knobs == {"max_num_seqs": text}
+
+
+@pytest.mark.parametrize("name", ["evil.yaml", "./evil.yaml", "../evil", "/evil.yml"])
+def test_a_database_cannot_say_which_code_to_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.yaml").write_text("kind: runner\nname: evil\ndriver: evil.py:Evil\n")
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil:\n    measure = print\n")
+    with Store.open("results.db") as store:
+        spec = load_search_space("tiny").resolved()
+        store.create_study("s", spec, engine="vllm", engine_version="0.33.0", runner=name, random_seed=0)
+    assert main(["search", "--resume", "s", "--pool", "local", "--quiet"]) == 2
+    assert not (tmp_path / "ran").exists()

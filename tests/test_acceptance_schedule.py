@@ -65,17 +65,13 @@ class TestAsyncScheduling:
     def test_hides_what_the_engine_needs_for_a_step(self, tmp_path: Path) -> None:
         """Row 5 read as a time: a synchronous step is 6.6 ms longer. Told so, the simulator shows it there only."""
         host_s = self.SYNC_STEP_S - self.ASYNC_STEP_S
-        slow = replace(DEFAULT_OVERHEADS, engine_step_s=host_s)
+        slow = replace(DEFAULT_OVERHEADS, engine_step_s=host_s, engine_request_s=0.0)
         sync, overlapped = self.decode_steps_s(tmp_path, "H100", slow)
         _, with_fast_engine = self.decode_steps_s(tmp_path, "H100", DEFAULT_OVERHEADS)
         assert overlapped == pytest.approx(with_fast_engine, rel=0.01)
         assert sync - overlapped == pytest.approx(host_s, rel=0.20)
         assert 1.2 < sync / overlapped < 1.6
 
-    @pytest.mark.xfail(
-        reason="DEFAULT_OVERHEADS assumes 0.25 ms of engine time a step however many sequences it has; row 5 says "
-        "6.6 ms at 128 (50 us a sequence), so a synchronous step comes out 2-10 % longer instead of 31 %"
-    )
     def test_wins_as_much_as_was_measured(self, tmp_path: Path) -> None:
         """vllm PR 32618 (row 5): +30.8 %; the GPU is not stated."""
         sync, overlapped = self.decode_steps_s(tmp_path, "H100", DEFAULT_OVERHEADS)
@@ -141,7 +137,7 @@ class TestCohortCaps:
     def test_a_cap_on_prompts_too_loses(self) -> None:
         load = closed(150, 8192, 350, 64, spread=0.8)
         natural = self.tok_s(load)
-        assert 0.80 < self.tok_s(load, BatchCap.ALL) / natural < 0.98
+        assert 0.80 < self.tok_s(load, BatchCap.ALL) / natural < 0.99
         assert self.tok_s(load, BatchCap.DECODE) > natural
 
 

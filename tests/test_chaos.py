@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from partitune.errors import StoreError
 from partitune.store import Store, TrialRecord
 from tests.chaos_search import JOURNAL
 from tests.ray_nodes import head, processes_with
@@ -84,8 +85,13 @@ class Search:
     def stored(self) -> list[TrialRecord]:
         if not self.database.exists():
             return []
-        with Store.open(self.database, read_only=True) as store:
-            return store.trials("chaos") if store.studies() else []
+        try:
+            with Store.open(self.database, read_only=True) as store:
+                return store.trials("chaos") if store.studies() else []
+        except StoreError as error:
+            if "has no partitune tables" not in str(error):
+                raise
+            return []  # they are only being made
 
     def said(self) -> str:
         return (self.folder / "said").read_text()[-3000:]
@@ -168,17 +174,17 @@ def searches(tmp_path: Path) -> Iterator[list[Search]]:
 
 def disturb(search: Search, kinds: list[str], chance: random.Random) -> int:
     """Kill until the study is finished, or `kinds` are spent and it could go on in peace. The number of kills."""
-    done, before, victim = 0, search.stored(), ""
+    done, before, bereft = 0, search.stored(), False
     search.start()
     deadline = time.monotonic() + 600
     while True:
         assert time.monotonic() < deadline, search.said()
         if search.over:
             # Ray ends the process it is loaded in when its node dies in the moment in which they connect.
-            if victim not in ("raylet", "head") or search.process is None or search.process.returncode == 0:
+            if not bereft or search.process is None or search.process.returncode == 0:
                 return done
             search.start()
-            victim = ""
+            bereft = False
         time.sleep(chance.uniform(0, 1.5))
         now = search.stored()
         assert course(now)[: len(before)] == course(before), "a finished trial changed or went"
@@ -187,7 +193,9 @@ def disturb(search: Search, kinds: list[str], chance: random.Random) -> int:
             victim = kinds.pop(0)
             done += 1
             before = now
+            bereft |= victim in ("raylet", "head")
             if victim == "driver":
+                bereft = False
                 assert search.process is not None
                 search.process.wait()
                 search.start()
@@ -270,3 +278,45 @@ def test_a_cluster_that_stays_away_is_waited_for_and_then_given_up() -> None:
     assert f"lost 0 Ray at {address}: the " in said
     assert "does not answer; waiting for it" in said
     assert "and none came back in 0 minutes. Ray at " in said.partition("gave up: the ")[2]
+
+
+BACK = """
+import sys
+from partitune.pool import RayPool
+from partitune.result import Candidate
+from tests.scripted import ScriptedDriver
+with RayPool(ScriptedDriver(), address=sys.argv[1], patience_s=120) as pool:
+    first, second = Candidate((1,), {"act": "ok"}), Candidate((2,), {"act": "ok"})
+    pool.submit(first)
+    while (result := pool.next_done(1)) is None:
+        pass
+    print(result.outcome, flush=True)
+    while pool.free_slots:
+        pool.next_done(1)
+    print(pool.description, flush=True)
+    pool.submit(second)
+    while (result := pool.next_done(1)) is None:
+        pass
+    print(result.outcome, result.candidate == second, pool.running, pool.description, flush=True)
+"""
+
+
+def test_a_named_cluster_that_returns_takes_what_waited_for_it() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with ExitStack() as stack:
+        cluster = ExitStack()
+        stack.callback(cluster.close)
+        _, port = cluster.enter_context(head(Path(sys.executable), 1, {"PYTHONPATH": str(ROOT)}))
+        address = f"127.0.0.1:{port}"
+        command = [sys.executable, "-c", BACK, address]
+        search = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+        )
+        stack.callback(search.kill)
+        assert search.stdout is not None
+        assert search.stdout.readline() == "ok\n"
+        cluster.close()
+        assert "does not answer; waiting for it" in search.stdout.readline()
+        stack.enter_context(head(Path(sys.executable), 1, {"PYTHONPATH": str(ROOT)}, port))
+        assert search.stdout.readline() == f"ok True 0 Ray at {address}\n"
+        assert search.wait() == 0

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partitune.analysis.final import Run
 from partitune.engines.kv_recording import read_kv_recording
 from partitune.errors import PartituneError, SpecError
 from partitune.export.env_file import parse, render
@@ -36,7 +37,7 @@ from partitune.spec.overrides import parse_settings, with_settings
 from partitune.spec.search_space import SearchSpace, load_search_space
 from partitune.store import Store
 from partitune.upkeep.status import look
-from tests.store_examples import filled
+from tests.store_examples import filled, ok
 
 ROOT = Path(__file__).parent.parent
 TINY = (ROOT / "search_spaces" / "tiny.yaml").read_text()
@@ -170,20 +171,28 @@ CELLS = st.one_of(
     JSON.map(json.dumps),
 )
 COLUMNS = {
-    "partitune_studies": ["name", "created_at", "finished_at", "state", "spec", "engine", "random_seed"],
+    "partitune_studies": ["name", "created_at", "finished_at", "state", "spec", "engine", "random_seed", "revision"],
     "partitune_trials": [
-        "number", "partition", "knobs", "digest", "origin", "outcome", "reason", "simulated", "metrics", "measurement",
+        "number", "revision", "partition", "knobs", "digest", "origin", "outcome", "reason", "simulated", "metrics",
+        "measurement",
         "constraints", "started_at", "finished_at", "duration_s",
     ],
     "partitune_stages": ["stage", "layers", "kinds", "compute_s", "wait_s", "weights_bytes", "kv_blocks"],
     "partitune_migrations": ["name", "applied_at"],
+    "partitune_screened": ["revision", "origin", "partition", "knobs", "outcome", "reason", "metrics", "measurement"],
+    "partitune_repeats": ["revision", "trial", "phase", "repeat", "finished_at", "outcome", "metrics", "duration_s"],
 }  # fmt: skip
 OBJECTIVES = (Objective("output_throughput_tok_s", "maximize"), Objective("ttft_p99_ms", "minimize"))
 
 
 @pytest.fixture(scope="module")
 def database(folder: Path) -> Path:
-    return filled(folder / "whole.db")
+    path = filled(folder / "whole.db")
+    with Store.open(path) as store:
+        for number in range(3):
+            store.record_screened("k3", "sampler:0", ok(knob=number))
+            store.record_repeat("k3", Run("verdict", 1 + number, 0), ok(knob=number))
+    return path
 
 
 @given(st.sampled_from([(t, c) for t, columns in COLUMNS.items() for c in columns]), CELLS, st.integers(1, 3))
@@ -201,7 +210,7 @@ def test_cells_of_a_database(folder: Path, database: Path, place: tuple[str, str
     with suppress(PartituneError), Store.open(broken, read_only=True) as store:
         for study in store.studies():
             store.trials(study.name)
-            store.find_measured(study.name, "0" * 12)
+            store.set_aside(study.name), store.next_number(study.name), store.repeats(study.name)
             summary = summarise(store, study.name, OBJECTIVES)
             summary.to_csv(), summary.pareto_json(), summary.to_json(), summary.volume()
             look(store, study.name, OBJECTIVES, 10).to_text()

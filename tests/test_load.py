@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from partitune.cluster.layout import Layout
 from partitune.engines import engine
 from partitune.engines.interface import Deployment, Flow
 from partitune.load import typical_batches
@@ -21,12 +22,14 @@ def vllm(tokens: int, seqs: int = 128, stages: int = 8, *, merges: bool = False)
     """A start of vLLM: the V1 runner of 0.30 (R1) merges all that decode, later ones (R3) do not."""
     knobs: dict[str, Knob] = {"max_num_batched_tokens": tokens, "max_num_seqs": seqs}
     version, runner = ("0.30.0", "v1") if merges else ("0.33.0", "auto")
-    start = Deployment(version, architecture("f" * 16), stages=stages, tp=1, gpu=H200, knobs=knobs, runner=runner)
+    start = Deployment(version, architecture("f" * 16), layout=Layout(pp=stages), gpu=H200, knobs=knobs, runner=runner)
     return engine("vllm").flow(start)
 
 
 def sglang(**knobs: Knob) -> Flow:
-    return engine("sglang").flow(Deployment("0.5.23", architecture("f" * 16), stages=8, tp=1, gpu=H200, knobs=knobs))
+    return engine("sglang").flow(
+        Deployment("0.5.23", architecture("f" * 16), layout=Layout(pp=8), gpu=H200, knobs=knobs)
+    )
 
 
 def test_a_burst_that_fits_one_step_is_one_batch() -> None:

@@ -83,7 +83,7 @@ def test_the_environment_follows_pyproject_and_search_needs_no_tools_for_develop
 
     install = "pip --disable-pip-version-check install --quiet --editable"
     search = ["partitune search kimi-k3-pp8-tp2", "partitune export kimi-k3-pp8-tp2 -o deploy.env"]
-    assert ran("search") == [f"{install} .", *search]
+    assert ran("search") == [f"{install} .[silicon]", *search]
     assert ran("search") == search
     assert ran("test") == [f"{install} .[dev]", "pytest"]
     assert ran("check") == ["ruff format --check .", "ruff check .", "mypy"]

@@ -14,6 +14,7 @@ import pytest
 
 from partitune.errors import ClusterError
 from partitune.pool import LocalPool, Pool, RayPool, WarmingPool
+from partitune.ray_cluster import reach
 from partitune.result import Candidate, Outcome
 from tests.contracts.pool import PoolContract, drain
 from tests.ray_nodes import processes_with
@@ -87,13 +88,6 @@ with WarmingPool(ScriptedDriver(), slots=1) as pool:
     assert done.stdout == "Ray, local ok\n"
 
 
-def test_a_named_cluster_that_is_not_there_ends_the_search_instead_of_running_elsewhere() -> None:
-    with WarmingPool(ScriptedDriver(), address="127.0.0.1:1") as pool:
-        pool._starter.join()
-        with pytest.raises(ClusterError, match=r"127\.0\.0\.1:1"):
-            _ = pool.free_slots
-
-
 def test_an_unreachable_cluster_is_one_clear_error() -> None:
     script = """
 from partitune.errors import ClusterError
@@ -107,6 +101,15 @@ except ClusterError as error:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.startswith("Ray at 127.0.0.1:1 cannot be used: ")
     assert "--pool local" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("localhost", "'localhost' is not an address"), ("http://127.0.0.1:8265", "dashboard is for `partitune submit`")],
+)
+def test_what_is_no_address_of_a_cluster_is_said_with_one_that_is(address: str, said: str) -> None:
+    with pytest.raises(ClusterError, match=rf"Ray at {address} cannot be used: .*{said}\n.*such as 10\.0\.0\.1:6379"):
+        reach(address)
 
 
 @pytest.mark.ray

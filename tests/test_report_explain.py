@@ -137,3 +137,11 @@ def test_in_sglang_the_cap_of_a_slot_decides_whether_the_pipe_fills(
 def test_a_flag_that_means_nothing_is_refused(knobs: dict[str, Knob], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         candidate_of(problem(), None, knobs)
+
+
+def test_every_stage_says_what_its_time_rests_on() -> None:
+    """Kimi-K3 on B300: experts and KDA were measured there, latent attention over prompts is left to the roofline."""
+    for stage in explained(None, {}).to_json()["stages"]:
+        for batch, shares in stage["time_sources"].items():
+            assert sum(shares.values()) == pytest.approx(1.0), batch
+            assert shares["measured"] > 0.8

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from partitune.budget import Budget, Progress
 from partitune.pool import LocalPool
 from partitune.result import Candidate, Outcome, Result
-from partitune.search import Budget, Progress, search
+from partitune.search import search
 from partitune.space import Proposal
 from tests.scripted import ScriptedDriver
 

@@ -75,6 +75,7 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
     longest = max(request.prompt_tokens + request.output_tokens for request in requests)
     config = SchedulerSettings(
         regime=regime,
+        broadcasts_chunks=regime is Regime.R1 and draw(st.booleans()),
         stages=stages,
         max_num_batched_tokens=budget,
         max_num_seqs=draw(st.integers(1, min(budget, 16))),
@@ -102,7 +103,14 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
         handoff=draw(st.sampled_from([0, 0, 1, 5])),
     )
     overheads = draw(
-        st.sampled_from([Overheads(), Overheads(4 * TICK, 8 * TICK, 2 * TICK, TICK, 3 * TICK), Overheads(0.0, TICK)])
+        st.sampled_from(
+            [
+                Overheads(),
+                Overheads(4 * TICK, 8 * TICK, 2 * TICK, TICK, 3 * TICK),
+                Overheads(0.0, TICK),
+                Overheads(TICK, engine_request_s=2 * TICK),
+            ]
+        )
     )
     concurrency = draw(st.one_of(st.none(), st.integers(1, len(requests))))
     return requests, config, costs, overheads, concurrency, draw(st.sampled_from([1, 8]))

@@ -49,6 +49,14 @@ def test_r1_waits_for_the_broadcast_unless_nothing_was_sampled() -> None:
     assert [p.end_s for p in passages] == [2.0, 3.0, 4.25, 7.0]
 
 
+def test_up_to_0_19_r1_waits_for_unfinished_prompts_too() -> None:
+    overheads = Overheads(sample_s=0.25, broadcast_s=0.5)
+    pipeline = Pipeline(Regime.R1, Fixed([1.0, 1.0], 0.0), overheads, broadcasts_chunks=True)
+    passages = [push(pipeline, samples=samples) for samples in (False, False, True, True)]
+    assert [p.start_s for p in passages] == [0.0, 2.5, 5.0, 7.75]
+    assert [p.end_s for p in passages] == [2.0, 4.5, 7.25, 10.0]
+
+
 @pytest.mark.parametrize(("regime", "starts"), [(Regime.R2, 4.0), (Regime.R3, 2.0), (Regime.R4, 4.0)])
 def test_a_sync_engine_blocks_its_last_stage_on_the_copy(regime: Regime, starts: float) -> None:
     pipeline = Pipeline(regime, Fixed([1.0, 1.0], 0.0), Overheads(d2h_s=2.0))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from partitune.cluster.layout import Layout
 from partitune.costs.interface import Batch
 from partitune.engines.interface import Deployment
 from partitune.engines.kv_planning import KvPlan
@@ -19,7 +20,7 @@ from partitune.sim.sglang_inputs import SglangSettings
 from tests.small_models import H200, architecture
 
 GIB = 1 << 30
-DENSE = Deployment("0.5.23", architecture("f" * 16, max_position=32768), stages=4, tp=1, gpu=H200)
+DENSE = Deployment("0.5.23", architecture("f" * 16, max_position=32768), layout=Layout(pp=4), gpu=H200)
 FLAT = LinearCosts((1.0,) * 4, 1.0, 0.0)
 
 

@@ -41,6 +41,7 @@ def test_first_proposals_are_default_exact_and_seeds_with_the_engines_own_flags(
         ("exact", "front-0"),
         ("seed", "seed-1"),
         ("seed", "seed-2"),
+        ("predicted", "front-0"),
     ]
     assert first[0].candidate.partition == (9, 9, 9, 9)
     # 2048 is vLLM's own on this GPU, though no knob of this space takes it; async is on in the V2 runner.
@@ -137,7 +138,7 @@ def test_a_cut_that_the_model_forbids_makes_the_default_infeasible_not_the_space
          "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "H200"}}, source="test.yaml",
     )  # fmt: skip
     problem = pose(spec)
-    default, exact = list(Space(problem, spec).first_proposals())
+    default, exact, *_ = Space(problem, spec).first_proposals()
     assert default.candidate.partition == (19, 20, 20, 19)
     rules = {one.rule for one in problem.engine.check(problem.deployment(default.candidate))}
     assert rules == {"partition"}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from partitune.catalog import Kind, YamlText, shipped
 from partitune.errors import SpecError
 from partitune.spec.runner import Runner, load_runner
 from partitune.spec.schema import json_schema
+from partitune.spec.words import fields_of_text, filled
 
 GOOD = "kind: runner\nname: here\ndriver: simulator\nworkers: 4\ntimeout_s: 30\n"
 
@@ -18,11 +21,27 @@ def read(text: str) -> Runner:
     return Runner.from_yaml(YamlText(text.encode(), "r.yaml", None))
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in Path(str(shipped(Kind.RUNNER))).iterdir()))
+@pytest.mark.parametrize("name", sorted(path.stem for path in Path(str(shipped(Kind.RUNNER))).glob("*.yaml")))
 def test_every_shipped_runner_loads_and_survives_storage(name: str) -> None:
     runner = load_runner(name)
     assert runner.name == name
     assert Runner.from_mapping(runner.resolved()).resolved() == runner.resolved()
+
+
+def test_what_the_examples_bring_along_is_well_formed() -> None:
+    folder = Path(str(shipped(Kind.RUNNER)))
+    manifest = (folder / "kubernetes" / "job.yaml").read_text()
+    for name, value in (("NAME", "partitune-1"), ("PORT", "8000"), ("GPUS", "4")):  # as measure.sh does
+        manifest = manifest.replace(name, value)
+    job = yaml.safe_load(manifest)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert (job["metadata"]["name"], job["spec"]["backoffLimit"]) == ("partitune-1", 0)
+    assert container["command"] == ["bash", "/trial/pod.sh", "partitune-1", "8000"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    scripts = sorted(folder.rglob("*.sh"))
+    assert [script.name for script in scripts] == ["measure.sh", "pod.sh", "job.sh", "measure.sh"]
+    for script in scripts:
+        subprocess.run(["bash", "-n", str(script)], check=True)
 
 
 def test_values_and_defaults() -> None:
@@ -40,7 +59,49 @@ def test_values_and_defaults() -> None:
             "kind: search_space",
             "r.yaml:1: kind: found a search space; allowed: runner, as a runner is wanted",
         ),
-        ("driver: simulator", "driver: vlm", "r.yaml:3: driver: found the text 'vlm'; allowed: simulator"),
+        (
+            "driver: simulator",
+            "driver: vlm",
+            "r.yaml:3: driver: found the text 'vlm', did you mean vllm?; allowed: simulator, vllm, sglang, command, or",
+        ),
+        (
+            "driver: simulator",
+            "driver: site.txt:Mine",
+            "r.yaml:3: driver: found the text 'site.txt:Mine'; allowed: sim",
+        ),
+        (
+            "driver: simulator",
+            "driver: simulator\nport: 3",
+            "r.yaml:4: port: found beside driver simulator, which does",
+        ),
+        ("driver: simulator", "driver: command", "r.yaml:1: command: missing; allowed: the words that measure one"),
+        (
+            "driver: simulator",
+            "driver: command\ncommand: [run]",
+            "r.yaml:4: command: found no {result}; allowed: words",
+        ),
+        (
+            "driver: simulator",
+            "driver: command\ncommand: [run, '{resul}']",
+            "r.yaml:4: command: found {resul}, did you mean result?; allowed: {partition}, {env_file}",
+        ),
+        (
+            "driver: simulator",
+            "driver: command\ncommand: run it",
+            "r.yaml:4: command: found the text 'run it'; allowed:",
+        ),
+        ("driver: simulator", "driver: vllm\nenv: {HF_TOKEN: hf_x}", "r.yaml:4: env.HF_TOKEN: holds a secret, and"),
+        (
+            "driver: simulator",
+            "driver: vllm\nenv: {A: x}\nforward_env: [A]",
+            "r.yaml:5: forward_env: found A, which env sets as well; allowed: one of the two",
+        ),
+        ("driver: simulator", "driver: vllm\nport: 0", "r.yaml:4: port: found the number 0; allowed: a port from 1 to"),
+        (
+            "driver: simulator",
+            "driver: vllm\nlimits_s: {lod: 3}",
+            "r.yaml:4: limits_s.lod: unknown key, did you mean load",
+        ),
         (
             "workers: 4",
             "workers: 0",
@@ -57,7 +118,17 @@ def test_faults(old: str, new: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
+def test_words_are_filled_in_and_stay_words() -> None:
+    words = ("{partition}", "--x={port}{{a}}", "plain")
+    assert filled(words, {"partition": "1,2 ; rm -rf $HOME", "port": "8000"}) == (
+        "1,2 ; rm -rf $HOME",
+        "--x=8000{a}",
+        "plain",
+    )
+    assert fields_of_text("{a} {{b}} {") == ("a", "")
+
+
 def test_the_schema_knows_the_keys() -> None:
     schema = json_schema(Kind.RUNNER)
-    assert set(schema["properties"]) == {"kind", "name", "description", "driver", "workers", "timeout_s"}
+    assert set(schema["properties"]) == set(Runner.model_fields)
     assert schema["additionalProperties"] is False

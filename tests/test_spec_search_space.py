@@ -22,6 +22,7 @@ from partitune.spec.knobs import WholeRange
 from partitune.spec.objectives import METRICS, Direction
 from partitune.spec.schema import json_schema
 from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.workload import MixWorkload
 
 SHIPPED = Path(str(shipped(Kind.SEARCH_SPACE)))
 NAMES = sorted(path.stem for path in SHIPPED.iterdir())
@@ -65,6 +66,14 @@ def with_line(number: int, line: str) -> str:
     rows = GOOD.splitlines()
     rows[number - 1] = line
     return "\n".join(rows)
+
+
+#: One load and another, as the rows of mixes below write them.
+SHORT = {"CHAT": "{kind: random, concurrency: 4}", "NIGHT": "{kind: trace, file: n.jsonl, name: n, weight: 2}"}
+
+
+def written(text: str) -> str:
+    return text.replace("CHAT", SHORT["CHAT"]).replace("NIGHT", SHORT["NIGHT"])
 
 
 # ---- what is shipped
@@ -174,8 +183,18 @@ def test_paths_start_from_the_file_and_are_stored_absolute() -> None:
     assert read(GOOD).model_path is None
     assert read(GOOD).resolved()["model"] == "kimi-k3"
     trace = read(with_line(7, "workload: {kind: trace, file: load.jsonl}"))
-    assert trace.trace_path == Path("/spaces/load.jsonl")
-    assert SearchSpace.from_mapping(trace.resolved()).trace_path == Path("/spaces/load.jsonl")
+    assert trace.trace_paths == (Path("/spaces/load.jsonl"),)
+    assert SearchSpace.from_mapping(trace.resolved()).trace_paths == (Path("/spaces/load.jsonl"),)
+
+
+def test_the_traces_of_a_mix_start_from_the_file_too() -> None:
+    mix = read(with_line(7, written("workload: {kind: mix, parts: [CHAT, NIGHT, {kind: trace, file: b/c.jsonl}]}")))
+    assert mix.trace_paths == (Path("/spaces/n.jsonl"), Path("/spaces/b/c.jsonl"))
+    assert isinstance(mix.workload, MixWorkload)
+    assert mix.workload.names == ("random", "n", "trace")
+    again = SearchSpace.from_mapping(json.loads(json.dumps(mix.resolved())))
+    assert again.trace_paths == mix.trace_paths
+    assert [part["weight"] for part in again.resolved()["workload"]["parts"]] == [1, 2, 1]
 
 
 def test_pinned_stages_survive_json_whose_keys_are_text() -> None:
@@ -289,6 +308,34 @@ WRONG = [
     (21, "random_seed: 0.5", "random_seed", ["the number 0.5"]),
     (21, "name: again", "name", ["duplicate key; first given in line 2"]),
 ]  # fmt: skip
+
+
+WRONG_MIXES = [
+    ("parts: []", "parts", ["an empty list", "two to 100 loads", "name, weight"]),
+    ("parts: [CHAT]", "parts", ["found one load", "as the workload itself"]),
+    ("parts: [CHAT, CHAT]", "parts[1].name", ["none, which stands for random, a second time"]),
+    ("parts: [CHAT, NIGHT, NIGHT]", "parts[2].name", ["found n a second time"]),
+    ("parts: [CHAT, {kind: mix}]", "parts[1].kind", ["'mix'; allowed: random, trace"]),
+    ("over: best, parts: [CHAT, NIGHT]", "over", ["'best'", "mean", "worst"]),
+    ("over: worst, parts: [CHAT, NIGHT]", "parts[1].weight", ["found 2", "with over: mean"]),
+    ("parts: [CHAT, {kind: trace, file: f, weight: 0}]", "parts[1].weight", ["the number 0", "more than 0"]),
+    ("parts: [CHAT, {kind: trace, file: f, name: a/b}]", "parts[1].name", ["'a/b'"]),
+    ("parts: [CHAT, {kind: random}]", "parts[1]", ["neither concurrency nor request_rate_req_s"]),
+    ("concurrency: 4, parts: [CHAT, NIGHT]", "concurrency", ["unknown key", "kind, over, parts"]),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "parts"), WRONG_MIXES)
+def test_a_fault_of_a_mix_names_the_part(text: str, key: str, parts: list[str]) -> None:
+    said = faults(with_line(7, written(f"workload: {{kind: mix, {text}}}")))
+    (at_key,) = [row for row in said if row.startswith(f"s.yaml:7: workload.{key}: ")]
+    assert all(part in at_key for part in parts), at_key
+    assert "allowed" in at_key
+
+
+def test_only_a_part_has_a_weight() -> None:
+    (said,) = faults(with_line(7, "workload: {kind: random, concurrency: 4, weight: 2}"))
+    assert said.startswith("s.yaml:7: workload.weight: unknown key")
 
 
 @pytest.mark.parametrize(("line", "text", "key", "parts"), WRONG)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from partitune.budget import Progress
 from partitune.catalog import Kind, list_catalog
 from partitune.errors import ClusterError, SpecError, StoreError
 from partitune.result import Outcome, Result
-from partitune.search import Progress
 from partitune.space import Proposal
 from partitune.spec.overrides import with_settings
 from partitune.spec.runner import load_runner

@@ -13,9 +13,18 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_command(
-    commands: Commands, name: str, handler: Callable[[argparse.Namespace], int], text: str, *, interrupted: str = ""
+    commands: Commands,
+    name: str,
+    handler: Callable[[argparse.Namespace], int],
+    text: str,
+    *,
+    more: str = "",
+    interrupted: str = "",
 ) -> argparse.ArgumentParser:
-    """Add a subcommand. `interrupted` is said after Ctrl-C; `handler` returns the exit code."""
-    command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    """Add a subcommand. `more` follows `text` in its own help, `interrupted` is said after Ctrl-C.
+
+    `handler` returns the exit code.
+    """
+    command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}".rstrip())
     command.set_defaults(handler=handler, interrupted=interrupted)
     return command

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from partitune.commands.command import Commands, add_command
 from partitune.commands.space_arguments import add_space_arguments, space_of
-from partitune.commands.study_arguments import add_output_arguments, summary_of
+from partitune.commands.study_arguments import add_output_arguments, explained_summary_of
 
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
-    from partitune.search import Progress
+    from partitune.budget import Progress
     from partitune.store import Store
 
 
@@ -22,12 +22,19 @@ def add_search(commands: Commands) -> None:
         "search",
         _search,
         "try candidates and record them; resumes a study of the same name",
+        more="A runner that launches an engine gets what a screen in the simulator ranks best; in the end the best "
+        "trials and the engine's default run again in a final, which alone decides. Keys of the search space: "
+        "budget.screen, budget.finalists (0: no final), budget.pairs, indifference_zone.",
         interrupted="; every finished trial is stored, the same command goes on",
     )
     add_space_arguments(command)
     command.add_argument("--study", help="name of the study (default: that of the search space)")
     command.add_argument("--resume", metavar="STUDY", help="go on with a study of the database, in place of SPACE")
     command.add_argument("--extend", action="store_true", help="go on though its knobs, seeds or objectives changed")
+    command.add_argument(
+        "--accept-changes", action="store_true",
+        help="go on whatever changed; trials measured under another spec are kept, and set aside",
+    )  # fmt: skip
     command.add_argument("--runner", help="how candidates are measured (default: simulator, or as the study was begun)")
     command.add_argument(
         "--pool", choices=("ray", "local"), default="ray", help="where they run: Ray workers, or this process"
@@ -49,12 +56,13 @@ def _search(arguments: argparse.Namespace) -> int:
     spec = space_of(arguments, stored)
     spec = with_settings(spec, {f"engine.flags.{name}": value for name, value in arguments.knobs.items()})
     study = arguments.resume or (spec.name if arguments.study is None else arguments.study)
-    where = (arguments.db, study, arguments.pool, arguments.ray_address, arguments.extend)
-    plan = Plan(spec, load_runner(arguments.runner or runner), *where)
+    where = (arguments.db, study, arguments.pool, arguments.ray_address)
+    asked = {"extend": arguments.extend, "accept_changes": arguments.accept_changes}
+    plan = Plan(spec, load_runner(arguments.runner or runner), *where, **asked)
     found: list[bool] = []
 
     def finished(store: Store, progress: Progress) -> None:
-        summary = summary_of(store, study)
+        summary = explained_summary_of(store, study)
         found.append(summary.best is not None)
         if arguments.json:
             print(json.dumps({**summary.to_json(), "stopped": progress.stopped}), flush=True)
@@ -62,5 +70,5 @@ def _search(arguments: argparse.Namespace) -> int:
             print_summary(stdout(), summary, progress.stopped)
 
     with Watcher(objectives_of(spec), spec.budget.trials, quiet=arguments.quiet) as watcher:
-        run(plan, watcher, finished)
+        run(plan, watcher, finished, watcher.say)
     return 0 if all(found) else 1

@@ -53,9 +53,12 @@ def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -
     given = {name: getattr(arguments, name) for name in _NO_YAML if getattr(arguments, name) is not None}
     if arguments.space is not None and given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise SpecError(f"{names}: found beside the search space {arguments.space}; allowed: one of the two forms")
+        raise SpecError(f"{names}: found beside the search space {arguments.space}; allowed: one of them, or --set")
     if stored is not None and (given or arguments.space is not None or arguments.study is not None):
-        raise SpecError("--resume: found beside a search space or --study; allowed: --resume STUDY, and what changes")
+        raise SpecError(
+            "--resume: found beside a search space, --study or flags of the form without YAML; allowed: --resume STUDY "
+            "and what changes, such as --trials 100 or --set parallel.pp=4"
+        )
     named = from_flags(given) if stored is None and arguments.space is None else stored
     spec = load_search_space(arguments.space) if named is None else named
     spec = with_settings(spec, keys)

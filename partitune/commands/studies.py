@@ -10,6 +10,7 @@ from partitune.commands.command import Commands, add_command
 from partitune.commands.study_arguments import (
     add_output_arguments,
     add_study_arguments,
+    explained_summary_of,
     reading,
     study_name,
     summary_of,
@@ -64,10 +65,15 @@ def _show(arguments: argparse.Namespace) -> int:
     from partitune.report.terminal import print_summary, print_trial
 
     with reading(arguments) as store:
-        summary = summary_of(store, study_name(store, arguments.study))
-        trial = None if arguments.trial is None else store.trial(summary.study, summary.trial(arguments.trial).number)
+        number = arguments.trial
+        looked_up = explained_summary_of if number is None else summary_of
+        summary = looked_up(store, study_name(store, arguments.study))
+        aside = number in summary.set_aside
+        if number is not None and not aside:
+            summary.trial(number)  # says which there are
+        trial = None if number is None else store.trial(summary.study, number)
     if trial is None:
         print(json.dumps(summary.to_json())) if arguments.json else print_summary(stdout(), summary, every=True)
         return 0
-    print(json.dumps(trial_detail(trial))) if arguments.json else print_trial(stdout(), trial)
+    print(json.dumps(trial_detail(trial, aside))) if arguments.json else print_trial(stdout(), trial, aside)
     return 0

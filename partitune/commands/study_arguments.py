@@ -6,6 +6,8 @@ Decision: a command without a name means the study created last, as that is the 
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from partitune.errors import SpecError
@@ -50,7 +52,23 @@ def summary_of(store: Store, study: str) -> Summary:
     """What that study found."""
     from partitune.report.summary import summarise
     from partitune.spec.search_space import SearchSpace
-    from partitune.study import objectives_of
+    from partitune.study import objectives_of, rules_of
 
     spec = SearchSpace.from_mapping(store.study(study).spec, source=f"{store.label}: study {study}")
-    return summarise(store, study, objectives_of(spec))
+    return summarise(store, study, objectives_of(spec), rules_of(spec))
+
+
+def explained_summary_of(store: Store, study: str) -> Summary:
+    """The same, with how far the best is from the limit, as the simulator sees it."""
+    from partitune.analysis.limits import distances
+    from partitune.errors import RunError
+    from partitune.problem import pose
+    from partitune.spec.search_space import SearchSpace
+
+    summary = summary_of(store, study)
+    if summary.best is None:
+        return summary
+    with suppress(SpecError, RunError):  # a model that is no longer there, a best that only runs on the real engine
+        spec = SearchSpace.from_mapping(store.study(study).spec, source=f"{store.label}: study {study}")
+        return replace(summary, distance=distances(pose(spec), summary.best.result.candidate))
+    return summary

@@ -46,13 +46,13 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
     Raises:
         SpecError: a value that cannot be exported, a file that is not ours, or a check that failed; older files stay.
     """
-    config = _config_beside(env_file)
+    config, problem = _config_beside(env_file), problem.of(candidate)
     deployment = problem.deployment(candidate)
-    model, warnings = _served_model(problem)
+    model, warnings = served_model(problem)
     warnings += start_warnings(problem, candidate)
     title = f"{HEADER} {__version__} for {problem.engine.name} {problem.version}"
     notes = [title, *remarks, *placement_notes(problem, candidate), *(f"warning: {text}" for text in warnings)]
-    text = render(_variables(problem, deployment), notes)
+    text = render(start_variables(problem, deployment), notes)
     entries = {problem.engine.model_key: model, **problem.engine.config_yaml(deployment)}
     config_text = comment_line(f"{title}; the partition stands in {env_file.name}") + "\n"
     config_text += yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=2**16)
@@ -63,19 +63,19 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
         _check_flags(problem, deployment, entries, new_config.read(), str(config))
         new_env_file.put_in_place()
         new_config.put_in_place()
-    nodes = 1 + max(problem.placement.nodes)
+    nodes = problem.placement.node_count
     source = shlex.quote(str(env_file) if "/" in str(env_file) else f"./{env_file}")  # `. name` looks in PATH only
     commands = problem.engine.config_commands(str(config), deployment, nodes)
     return Exported(env_file, config, tuple(f"set -a; . {source}; set +a; {one}" for one in commands), warnings)
 
 
-def _variables(problem: Problem, deployment: Deployment) -> dict[str, str]:
+def start_variables(problem: Problem, deployment: Deployment) -> dict[str, str]:
     """What the environment carries. CUDA numbers unlike GPUs by speed unless it is told otherwise."""
     fixed_order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if stages_differ_on_a_node(problem.placement) else {}
     return {**fixed_order, **problem.engine.environment(deployment)}
 
 
-def _served_model(problem: Problem) -> tuple[str, tuple[str, ...]]:
+def served_model(problem: Problem) -> tuple[str, tuple[str, ...]]:
     """What the engine is told to serve: a hub id, or the folder the config.json lies in; and what is odd about it."""
     if problem.architecture.repository is not None:
         return problem.architecture.repository, ()

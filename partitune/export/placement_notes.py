@@ -1,7 +1,8 @@
 """What a person must know about GPUs before a deployment is started: which stage stands where, and what will not start.
 
 Decision: a partition is only right for one order of GPUs, and neither engine checks it, so the order is written into
-the file itself. Ranks are counted as both engines do on one command a node: contiguous, TP fastest.
+the file itself. Ranks are counted as the engine does on one command a node (`cluster.placement`); Ray numbers nodes
+by another rule, which `cluster.ray_order` applies to a cluster that is up.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ _TRANSFERS = {"kv_transfer_config": "", "disaggregation_mode": "null"}
 def placement_notes(problem: Problem, candidate: Candidate) -> tuple[str, ...]:
     """One line a stage (layers, node, GPUs), and what follows from it."""
     placement, first, lines = problem.placement, 0, []
+    width = placement.tp * placement.layout.pcp
     for stage, count in enumerate(candidate.partition):
         last = first + count - 1
         layers = f"layer {first}" if count == 1 else f"layers {first} to {last}"
-        node = placement.nodes[stage]
-        rank = placement.nodes[:stage].count(node) * placement.tp
-        gpus = f"GPU {rank}" if placement.tp == 1 else f"GPUs {rank} to {rank + placement.tp - 1}"
-        lines.append(f"stage {stage}: {layers} on node {node}, {gpus} ({placement.gpus[stage].name})")
+        for replica, seats in enumerate(placement.seats):
+            seat, rank = seats[stage], f" of data rank {replica}" if len(placement.seats) > 1 else ""
+            gpus = f"GPU {seat.first_gpu}" if width == 1 else f"GPUs {seat.first_gpu} to {seat.first_gpu + width - 1}"
+            lines.append(f"stage {stage}{rank}: {layers} on node {seat.node}, {gpus} ({placement.gpus[stage].name})")
         first = last + 1
     if stages_differ_on_a_node(placement):
         lines.append("GPUs of one node differ: hold the order above against nvidia-smi; to change it, list the GPUs")

@@ -56,12 +56,18 @@ class ScreenedProposer:
     """Proposes what the screen ranks best, or what the measured figures suggest; trust decides the shares."""
 
     def __init__(
-        self, sampler: OptunaProposer, screened: Sequence[Screened], objective: Objective, simulator: Driver
+        self,
+        sampler: OptunaProposer,
+        screened: Sequence[Screened],
+        objective: Objective,
+        simulator: Driver,
+        keep: Callable[[Screened], None] = lambda _: None,
     ) -> None:
-        """`objective` is the first one; `simulator` predicts candidates the screen did not hold."""
+        """`objective` is the first one; `simulator` predicts candidates the screen did not hold, `keep` stores it."""
         self._sampler = sampler
         self._objective = objective
         self._simulator = simulator
+        self._keep = keep
         self._opening = [one.proposal for one in screened if one.proposal.origin in OPENING]
         self._predicted = {one.proposal.candidate.digest: self._value(one.result) for one in screened}
         self._ranked = self._rank(screened)
@@ -92,7 +98,10 @@ class ScreenedProposer:
         if measured is None:
             return
         if digest not in self._predicted:
-            self._predicted[digest] = self._value(run(self._simulator, result.candidate))
+            origin, _, plan = label.partition(":")
+            late = Screened(Proposal(result.candidate, origin, plan), run(self._simulator, result.candidate))
+            self._predicted[digest] = self._value(late.result)
+            self._keep(late)
         predicted = self._predicted[digest]
         if predicted is not None:
             self._pairs.append((predicted, measured))

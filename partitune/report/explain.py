@@ -14,13 +14,16 @@ from itertools import accumulate
 from typing import Any
 
 from partitune import __version__
+from partitune.analysis.limits import Distance, PartDistances, distances
 from partitune.costs.interface import decode, prefill
 from partitune.costs.memory import StageMemory
+from partitune.costs.stages import StageSeconds
 from partitune.drivers.interface import run
 from partitune.drivers.simulator import SimulatorDriver
 from partitune.engines.interface import FLAG_RULES
 from partitune.errors import SpecError
-from partitune.problem import Problem
+from partitune.problem import LAYOUT, Problem
+from partitune.report.layout_notes import layout_notes
 from partitune.result import Candidate, Knob, Result, StageReport
 from partitune.sim.trace import chrome_trace
 
@@ -55,6 +58,8 @@ class Explained:
     nodes: tuple[int, ...]
     balance: Mapping[str, float]  # batch name -> slowest stage over mean stage
     cost_source: str
+    sources: Mapping[str, tuple[StageSeconds, ...]]  # batch name -> what every stage's time rests on
+    distance: Distance | PartDistances | None = None  # to the limit; None where it cannot run or was not asked
 
     @property
     def stages(self) -> tuple[StageReport, ...]:
@@ -88,6 +93,7 @@ class Explained:
             "limiting_stage": self.limiting_stage,
             "limiting_reason": self.result.reason if measured is None else measured.limiting_reason,
             "balance": dict(self.balance),
+            "distance": None if self.distance is None else self.distance.to_json(),
             "cost_source": self.cost_source,
             "notes": list(self.notes),
             "simulated": True,
@@ -110,9 +116,13 @@ class Explained:
             "kinds": dict(self.kinds[stage]),
             "node": self.nodes[stage],
             "gpu": memory.gpu,
-            "activation_bytes": round(max(memory.activation_bytes, memory.logits_bytes) + memory.receive_bytes),
+            "activation_bytes": round(memory.batch_bytes - memory.graph_bytes),
             "graph_bytes": round(memory.graph_bytes),
+            "load_peak_bytes": round(memory.load_peak_bytes),
+            "serve_peak_bytes": round(memory.serve_peak_bytes),
             "fits": memory.fits,
+            "verdict": memory.verdict,
+            "time_sources": {name: seconds[stage].shares() for name, seconds in self.sources.items()},
         }
 
 
@@ -122,6 +132,7 @@ def candidate_of(problem: Problem, partition: tuple[int, ...] | None, knobs: Map
     Raises:
         SpecError: a flag the engine does not have, or a value it does not take.
     """
+    problem = problem.on(str(knobs.get(LAYOUT, problem.layout.name)))
     for name in knobs:
         if name in problem.engine.said_elsewhere:
             raise SpecError(f"{name}: partitune writes it; allowed: {problem.engine.said_elsewhere[name]}")
@@ -132,12 +143,13 @@ def candidate_of(problem: Problem, partition: tuple[int, ...] | None, knobs: Map
     return candidate
 
 
-def explain(problem: Problem, candidate: Candidate) -> Explained:
-    """Simulate `candidate` and collect what a person needs to act on it.
+def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> Explained:
+    """Simulate `candidate` and collect what a person needs to act on it; its distance to the limit with `limits`.
 
     Raises:
         SpecError: the engine refuses the combination of flags and runner.
     """
+    problem = problem.of(candidate)
     layers = problem.architecture.layers
     kinds, first = [], 0
     for count in candidate.partition:
@@ -148,18 +160,20 @@ def explain(problem: Problem, candidate: Candidate) -> Explained:
     for name, batch in BALANCES.items():
         seconds = costs.compute_s(batch)
         balance[name] = max(seconds) * len(seconds) / sum(seconds)
-    driver = SimulatorDriver(problem)
+    result = run(SimulatorDriver(problem), candidate)
     flow = problem.engine.flow(problem.deployment(candidate))
     return Explained(
         candidate=candidate,
-        result=run(driver, candidate),
+        result=result,
         regime=flow.name,
-        notes=(*flow.notes, *problem.architecture.notes),
+        notes=(*flow.notes, *problem.architecture.notes, *layout_notes(problem, candidate)),
         memory=problem.stage_memory(candidate),
         kinds=tuple(kinds),
         nodes=problem.placement.nodes,
         balance=balance,
         cost_source=problem.costs.source,
+        sources={name: costs.sources(batch) for name, batch in BALANCES.items()},
+        distance=distances(problem, candidate) if limits and result.measurement is not None else None,
     )
 
 
@@ -170,6 +184,7 @@ def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
         RunError: it cannot run.
         SpecError: the engine's pipeline cannot be drawn.
     """
+    problem = problem.of(candidate)
     placement = problem.placement
     ends = list(accumulate(candidate.partition))
     about = {

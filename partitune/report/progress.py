@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from partitune.budget import Progress
 from partitune.partition.vector import format_partition
-from partitune.report.terminal import figure
+from partitune.report.figures import figure
 from partitune.result import Objective, Outcome, Result
-from partitune.search import Progress
 from partitune.space import Proposal
 
 
@@ -56,12 +56,13 @@ class Watcher:
         """Show what just happened: a trial that is better than all before gets a line that stays."""
         if result is not None and proposal is not None and self._is_news(result, proposal):
             name = self._objective.metric
-            value = f"{name} {figure(result.metric(name), name)}" if result.measurement else result.reason
+            value = result.reason or f"{name} {figure(result.metric(name), name)}"
             partition = format_partition(result.candidate.partition)
             self.say(f"trial {number} ({proposal.label}) {partition} {result.outcome}: {value}")
         if self._live is not None:
             counts = ", ".join(f"{count} {outcome}" for outcome, count in progress.outcomes.items()) or "none yet"
-            line = f"{progress.finished}/{self._trials} trials ({counts}), {progress.running} running"
+            line = progress.phase or f"{progress.finished}/{self._trials} trials ({counts})"
+            line += "" if progress.phase and not progress.running else f", {progress.running} running"
             line += f", {time.monotonic() - self._start:.0f} s, {progress.where}"
             self._live.update(Text(line), refresh=True)
 

@@ -11,12 +11,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from partitune.analysis.comparison import gain
+from partitune.analysis.judgement import Judgement
+from partitune.analysis.significance import CONFIDENCE
 from partitune.catalog import Entry
+from partitune.costs.stages import StageSeconds
+from partitune.mix import taken_apart
 from partitune.partition.vector import format_partition
 from partitune.report.explain import Explained
+from partitune.report.figures import figure, knobs_text
+from partitune.report.layouts_tried import layouts_tried
 from partitune.report.output import Output, table
-from partitune.report.summary import Summary
-from partitune.result import Knob, Objective, Outcome, Result, StageReport
+from partitune.report.summary import Summary, set_aside_text
+from partitune.result import Objective, Outcome, Result, StageReport
 from partitune.spec.objectives import METRICS, NEEDS
 from partitune.store import StudyRecord, TrialRecord
 
@@ -37,20 +43,6 @@ COMPARED = (
 )
 
 
-def figure(value: float | None, name: str = "") -> str:
-    """A figure as a person reads it: whole numbers of blocks and tokens, three digits otherwise."""
-    if value is None:
-        return "-"
-    if name.startswith("kv_") or abs(value) >= 10_000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.1f}"
-
-
-def knobs_text(knobs: Mapping[str, Knob]) -> str:
-    """`max_num_seqs=128 async_scheduling=true`."""
-    return " ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in knobs.items())
-
-
 def print_explained(console: Output, one: Explained, default: Explained | None) -> None:
     """The per-stage table of one candidate, what limits it, and the comparison with the default."""
     knobs = knobs_text(one.candidate.knobs)
@@ -67,11 +59,25 @@ def print_explained(console: Output, one: Explained, default: Explained | None) 
             console.print(f"missed: {escape(one.result.reason)}")
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in one.balance.items())
     console.print(f"slowest stage over mean stage: {shown}")
+    for line in () if one.distance is None else one.distance.lines():
+        console.print(escape(line))
     if default is not None:
         _print_against_default(console, one, default)
+    whole, parts = taken_apart({} if measured is None else measured.metrics)
+    if parts:
+        named = {name: whole[name] for name in (*COMPARED, *NEEDS) if name in whole}
+        console.draw(_figures_table("under every load of the mix", named, parts))
     console.print(f"times: {escape(one.cost_source)}")
+    shares = ", ".join(f"{name.replace('_', ' ')} {_measured_share(times)}" for name, times in one.sources.items())
+    console.print(f"share of measured kernels in the stage times: {shares}")
     for note in one.notes:
         console.print(f"note: {escape(note)}")
+
+
+def _measured_share(stages: Sequence[StageSeconds]) -> str:
+    percents = sorted(round(100 * one.shares()["measured"]) for one in stages)
+    low, high = percents[0], percents[-1]
+    return f"{low} %" if low == high else f"{low}-{high} %"
 
 
 def _print_stages(console: Output, one: Explained, title: str) -> None:
@@ -121,6 +127,15 @@ def _print_against_default(console: Output, one: Explained, default: Explained) 
     console.draw(grid)
 
 
+def _figures_table(title: str, whole: Mapping[str, float], parts: Mapping[str, Mapping[str, float]]) -> Table:
+    """All figures of `whole`, and beside each those under every load of a mix."""
+    columns = ("mix" if parts else "value", *parts)
+    grid = table(title, ("metric", *columns), columns)
+    for name, value in whole.items():
+        grid.add_row(name, figure(value, name), *(figure(part.get(name), name) for part in parts.values()))
+    return grid
+
+
 def trials_table(title: str, trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Table:
     """Trials with their objectives and, where one did not end ok, outcome and reason."""
     names = [objective.metric for objective in objectives]
@@ -154,27 +169,32 @@ def print_pareto(console: Output, summary: Summary) -> None:
         console.print(f"knee: trial {middle.number}, nearest to the best of all objectives at once")
     if volume is not None:
         console.print(f"hypervolume: {volume:.4g} over the worst values seen")
+    if summary.set_aside:
+        console.print(set_aside_text(summary))
     others = [trial for trial in summary.trials if trial.result.outcome is not Outcome.OK]
     if others:
         console.draw(trials_table("not on it, because they did not end ok", others, summary.objectives))
 
 
-def print_trial(console: Output, trial: TrialRecord) -> None:
+def print_trial(console: Output, trial: TrialRecord, set_aside: bool) -> None:
     """One trial with its stages."""
-    result = trial.result
-    console.print(f"trial {trial.number} ({escape(trial.origin)}): {result.outcome} {escape(result.reason)}")
-    console.print(f"{format_partition(result.candidate.partition)}   {escape(knobs_text(result.candidate.knobs))}")
+    if set_aside:
+        console.print("set aside: measured under an earlier spec of the study")
+    print_result(console, trial.result, f"trial {trial.number} ({escape(trial.origin)}): ")
+
+
+def print_result(console: Output, result: Result, title: str = "") -> None:
+    """How a candidate ended, every figure, the stages, and what limits."""
+    console.print(f"{title}{result.outcome} {escape(result.reason)}".rstrip())
+    console.print(
+        f"{format_partition(result.candidate.partition)}   {escape(knobs_text(result.candidate.knobs))}".rstrip()
+    )
     measured = result.measurement
     if measured is None:
         return
-    figures = table(
-        f"regime {measured.regime}, {'simulated' if measured.simulated else 'measured'}",
-        ("metric", "value"),
-        ("value",),
-    )
-    for name, value in measured.metrics.items():
-        figures.add_row(name, figure(value, name))
-    console.draw(figures)
+    whole, parts = taken_apart(measured.metrics)
+    title = f"regime {measured.regime}, {'simulated' if measured.simulated else 'measured'}"
+    console.draw(_figures_table(title, whole, parts))
     grid = table("stages", ("stage", "layers", *TIMES, *SIZES), (*TIMES, *SIZES))
     for row in measured.stages:
         sizes = [f"{row.weights_bytes / _GIB:.1f}", f"{row.free_bytes / _GIB:.1f}"]
@@ -198,20 +218,59 @@ def print_summary(console: Output, summary: Summary, stopped: str = "", *, every
         console.draw(trials_table(f"trials of {summary.study}", summary.trials, summary.objectives))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.counts().items() if count)
     _draw_front(console, summary)
+    if summary.final is not None:
+        _draw_final(console, summary, summary.final)
     ended = f" ({stopped})" if stopped else ""
     console.print(f"trials: {counts or 'none'}{ended}   database: {escape(summary.database)}")
+    if summary.set_aside:
+        console.print(f"{set_aside_text(summary)} (partitune show {escape(summary.study)} --trial N shows one)")
     if summary.default is not None:
-        console.print(f"default: {_line(summary.default, summary.objectives)}")
+        console.print(f"default: {_line(summary.default, summary.objectives, summary.final)}")
     if summary.best is not None:
-        console.print(f"best:    {_line(summary.best, summary.objectives)}")
+        console.print(f"best:    {_line(summary.best, summary.objectives, summary.final)}")
     for trial in () if every else summary.trials:
         if trial.origin.startswith(("exact:", "seed:")) and trial.result.outcome is not Outcome.OK:
             console.print(f"not ok:  {_line(trial, summary.objectives)}")
     console.print(f"why: {summary.why}")
-    if summary.best_is_default:
-        console.print("verdict: no significant difference: keep the default")
-    elif summary.comparison is not None:
-        console.print(f"verdict: {escape(summary.comparison.text)}")
+    for line in layouts_tried(((one.number, one.result) for one in summary.trials), summary.objectives[0]):
+        console.print(escape(line))
+    for line in () if summary.distance is None else summary.distance.lines():
+        console.print(escape(line))
+    for line in summary.notes():
+        console.print(escape(line))
+    if summary.verdict:
+        console.print(f"verdict: {escape(summary.verdict)}")
+
+
+def _draw_final(console: Output, summary: Summary, final: Judgement) -> None:
+    """Who was run again and dropped when; then every objective of the pairs that decide."""
+    name = summary.objectives[0].metric
+    rounds = [f"round {number + 1}" for number in range(max(len(one.rounds) for one in final.finalists))]
+    figures = ("fresh runs", "in search", *rounds)
+    grid = table(f"final of {summary.study}: {name}", ("trial", "partition", "knobs", *figures, "out after"), figures)
+    for one in final.finalists:
+        trial = summary.trial(one.trial)
+        grid.add_row(
+            f"{one.trial}{' (default)' * trial.is_default}",
+            format_partition(trial.result.candidate.partition),
+            escape(knobs_text(trial.result.candidate.knobs)),
+            f"{one.runs}{f', {one.failed} failed' * bool(one.failed)}",
+            figure(trial.result.metric(name), name),
+            *(figure(value, name) for value in one.rounds),
+            *("" for _ in rounds[len(one.rounds) :]),
+            one.out,
+        )
+    console.draw(grid)
+    if final.comparison is None or not final.comparison.changes:
+        return
+    columns = ("default", f"trial {final.last}", "change", f"{100 * CONFIDENCE:.0f} % interval")
+    grid = table(f"{final.pairs} pairs of fresh runs", ("metric", *columns, "verdict"), columns)
+    for change in final.comparison.changes:
+        paired, metric = final.gains[change.objective.metric], change.objective.metric
+        interval = f"{100 * paired.low:+.1f} to {100 * paired.high:+.1f} %"
+        shown = (figure(change.default, metric), figure(change.value, metric), f"{100 * paired.gain:+.1f} %", interval)
+        grid.add_row(metric, *shown, change.verdict)
+    console.draw(grid)
 
 
 def _basis(summary: Summary) -> str:
@@ -219,11 +278,18 @@ def _basis(summary: Summary) -> str:
     return "simulated" if all(one.simulated for one in measured) else "measured"
 
 
-def _line(trial: TrialRecord, objectives: Sequence[Objective]) -> str:
+def _line(trial: TrialRecord, objectives: Sequence[Objective], final: Judgement | None = None) -> str:
+    """Its figures: those of its fresh runs beside the default's where there are any."""
     result: Result = trial.result
-    figures = ", ".join(f"{o.metric} {figure(result.metric(o.metric), o.metric)}" for o in objectives)
+    means = {} if final is None else {metric: final.means(metric) for metric in final.gains}
+    fresh = final is not None and bool(means) and (trial.is_default or trial.number == final.last)
+    values = {one.metric: result.metric(one.metric) for one in objectives}
+    if final is not None and fresh:
+        values |= {metric: both[0 if trial.is_default else 1] for metric, both in means.items() if both is not None}
+    figures = ", ".join(f"{metric} {figure(value, metric)}" for metric, value in values.items())
     what = figures if result.measurement is not None else f"{result.outcome}: {escape(result.reason)}"
-    return f"trial {trial.number}  {format_partition(result.candidate.partition)}  {what}"
+    basis = f" (mean of {final.pairs} fresh runs)" if final is not None and fresh else ""
+    return f"trial {trial.number}  {format_partition(result.candidate.partition)}  {what}{basis}"
 
 
 def studies_table(studies: Sequence[tuple[StudyRecord, Mapping[Outcome, int]]]) -> Table:

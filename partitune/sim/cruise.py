@@ -139,7 +139,7 @@ def _round(state: EngineState, ring: Sequence[Cohort | None], costs: Sequence[Ba
             state.take_oldest()
             state.now += state.overheads.empty_step_s
         else:
-            state.now += state.overheads.engine_step_s
+            state.now += state.overheads.engine_s(plan.requests)
             state.push(plan, cost)
             state.take_oldest()
     return True

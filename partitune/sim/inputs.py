@@ -70,6 +70,7 @@ class SchedulerSettings:
     block_size: int = 16
     max_model_len: int = 1 << 30
     queue_slots: int | None = None  # None: what the regime says
+    broadcasts_chunks: bool = False  # R1 up to vLLM 0.19: a step that samples nothing ends in a broadcast too
     long_prefill_token_threshold: int = 0  # 0: off
     enable_chunked_prefill: bool = True
     reserve_full_isl: bool = True  # admit a request only when its whole prompt fits the free blocks
@@ -145,10 +146,18 @@ class Overheads:
     sample_s: float = 0.0  # last stage: sampler beyond what the stage costs hold
     broadcast_s: float = 0.0  # sampled tokens from the last stage to the others (R1, R3, R4)
     d2h_s: float = 0.0  # sampled tokens from the last stage's GPU to the engine core
+    engine_request_s: float = 0.0  # engine core: as engine_step_s, for every request in the step
+
+    def engine_s(self, requests: int) -> float:
+        """Seconds of the engine core for a step that holds `requests` requests."""
+        return self.engine_step_s + self.engine_request_s * requests
 
 
-#: For runs that should look like a server. Only the 1 ms is the engine's own figure (`v1/engine/core.py`
-#: `_process_engine_step`, `time.sleep(0.001)`); the others are assumptions, to be replaced by measured ones: a quarter
-#: millisecond of Python for a step, 100 us of sampler kernels, one small NCCL message across nodes, and a pinned copy
-#: with its event and the message queue to the engine process.
-DEFAULT_OVERHEADS = Overheads(engine_step_s=250e-6, empty_step_s=1e-3, sample_s=100e-6, broadcast_s=50e-6, d2h_s=100e-6)
+#: For runs that should look like a server. The 1 ms is the engine's own figure (`v1/engine/core.py`
+#: `_process_engine_step`, `time.sleep(0.001)`). The engine's own time is what 72 whole servers need beside their stages
+#: (`partitune validate`: Qwen3-32B on H100, vLLM 0.12.0, which schedules synchronously): half a millisecond a step and
+#: 45 us a request; vllm PR 32618 means 50 us. The rest are assumptions: 100 us of sampler kernels, one small NCCL
+#: message across nodes, and a pinned copy with its event and the message queue to the engine process.
+DEFAULT_OVERHEADS = Overheads(
+    engine_step_s=500e-6, empty_step_s=1e-3, sample_s=100e-6, broadcast_s=50e-6, d2h_s=100e-6, engine_request_s=45e-6
+)

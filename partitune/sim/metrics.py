@@ -16,6 +16,10 @@ from partitune.sim.run import Run
 
 #: Percentiles given for every latency.
 PERCENTILES = (50, 90, 99)
+#: Metrics that grow with the data ranks.
+_ADDED_UP = frozenset(
+    {"output_throughput_tok_s", "total_throughput_tok_s", "request_throughput_req_s", "goodput_req_s"}
+)
 
 
 def metrics(run: Run, goodput: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -54,6 +58,14 @@ def metrics(run: Run, goodput: Mapping[str, float] | None = None) -> dict[str, f
         good = np.all([1e3 * had[name] <= limit for name, limit in goodput.items()], axis=0)
         found["goodput_req_s"] = float(good.sum()) / duration
     return found
+
+
+def of_all_ranks(found: Mapping[str, float], share: float) -> dict[str, float]:
+    """Figures of one data rank turned into those of the deployment; the rank has `share` of all requests.
+
+    Data ranks are taken to be alike: what is a rate or a capacity adds up, a latency is everybody's.
+    """
+    return {name: value / share if name in _ADDED_UP else value for name, value in found.items()}
 
 
 def _latency(name: str, seconds: NDArray[np.float64]) -> dict[str, float]:

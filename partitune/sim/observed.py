@@ -29,7 +29,9 @@ class ObservedState(EngineState):
         context_step: int,
     ) -> None:
         super().__init__(requests, settings, costs, overheads, concurrency, context_step, True)
-        self.pipeline = self._observed = ObservedPipeline(settings.regime, costs, overheads)
+        self.pipeline = self._observed = ObservedPipeline(
+            settings.regime, costs, overheads, broadcasts_chunks=settings.broadcasts_chunks
+        )
         self._batches: list[TracedBatch] = []
         self._core: list[CoreSlice] = []
         self._after_empty = False
@@ -49,7 +51,7 @@ class ObservedState(EngineState):
         """As the engine's."""
         super().dispatch(plan)
         assert self.steps is not None  # noqa: S101 - asked for in __init__
-        begin_s = self.now - self.overheads.engine_step_s
+        begin_s = self.now - self.overheads.engine_s(plan.requests)
         self._core.append(CoreSlice(CoreActivity.DISPATCH, begin_s, self.now, plan.step))
         requests = self.steps[-1].tokens
         ready_s = min(self._next_s[name] if name in self._next_s else self._admissible_s(name) for name in requests)

@@ -51,8 +51,11 @@ class Crossing(NamedTuple):
 class Pipeline:
     """The stages of one engine."""
 
-    def __init__(self, regime: Regime, costs: StageCosts, overheads: Overheads) -> None:
+    def __init__(
+        self, regime: Regime, costs: StageCosts, overheads: Overheads, *, broadcasts_chunks: bool = False
+    ) -> None:
         self._waits_for_tokens = regime is Regime.R1
+        self._broadcasts_chunks = broadcasts_chunks
         self._copies_aside = regime.asynchronous
         self._costs = costs
         self._overheads = overheads
@@ -100,8 +103,9 @@ class Pipeline:
         out = end + overheads.d2h_s
         # Sync engines: the last worker waits for its own copy before it looks at the next step.
         leave[stage] = end if self._copies_aside else out
-        token = end + overheads.broadcast_s if samples else end
-        if samples:
+        broadcasts = samples or self._broadcasts_chunks
+        token = end + overheads.broadcast_s if broadcasts else end
+        if broadcasts:
             self._gate_s = token
         return Passage(first, end, token, out)
 
@@ -123,6 +127,10 @@ class Pipeline:
         sums[-1] += self._sampled_batches * self._overheads.sample_s
         return tuple(sums)
 
+    def work(self) -> tuple[tuple[Batch, int], ...]:
+        """Different batches so far, and how often each ran."""
+        return tuple((Batch(*key), cost.uses) for key, cost in self._known.items())
+
     def transfer_s(self) -> tuple[float, ...]:
         """Per stage: seconds of receiving and sending so far."""
         boundaries = range(self._stages - 1)
@@ -137,8 +145,10 @@ class Pipeline:
 class ObservedPipeline(Pipeline):
     """A pipeline that keeps every batch's way through it."""
 
-    def __init__(self, regime: Regime, costs: StageCosts, overheads: Overheads) -> None:
-        super().__init__(regime, costs, overheads)
+    def __init__(
+        self, regime: Regime, costs: StageCosts, overheads: Overheads, *, broadcasts_chunks: bool = False
+    ) -> None:
+        super().__init__(regime, costs, overheads, broadcasts_chunks=broadcasts_chunks)
         self.crossings: list[Crossing] = []
 
     def push(self, cost: BatchCost, ready_s: float, *, samples: bool) -> Passage:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from partitune.costs.interface import Batch
 from partitune.sim.timeline import Timeline
 
 
@@ -57,6 +58,7 @@ class Run:
     prefix_cache_queries: int = 0  # prompt tokens looked up, of requests admitted for the first time
     prefix_cache_hits: int = 0  # those of them that were cached
     timeline: Timeline | None = None  # only when asked for
+    work: tuple[tuple[Batch, int], ...] = ()  # different batches, and how often each ran
 
     @property
     def wait_s(self) -> tuple[float, ...]:

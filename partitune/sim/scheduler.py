@@ -36,6 +36,11 @@ class Plan:
     sampled: int
     token_s: float  # when the decodes' newest tokens are on every stage
 
+    @property
+    def requests(self) -> int:
+        """Requests in the step."""
+        return self.decodes + len(self.chunks)
+
 
 @dataclass(slots=True)
 class Limits:

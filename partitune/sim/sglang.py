@@ -239,6 +239,7 @@ class _Engine:
             preemptions=self.scheduler.retractions,
             in_pipeline_s=sum(turn.end[-1] - turn.start_s for turn in ran),
             steps=self._steps() if self.record_steps else (),
+            work=tuple(self.uses.items()),
         )
 
     def _steps(self) -> tuple[Step, ...]:

@@ -23,8 +23,9 @@ from partitune.sim.inputs import DEFAULT_OVERHEADS
 from partitune.sim.sglang_chunks import ChunkLaw
 from partitune.sim.sglang_inputs import SglangSettings
 
-#: As for vLLM (assumed, see there), but a slot without work only passes messages on: SGLang's loop never sleeps.
-SGLANG_OVERHEADS = replace(DEFAULT_OVERHEADS, empty_step_s=100e-6)
+#: As for vLLM (see there), but a slot without work only passes messages on, as SGLang's loop never sleeps, and a slot
+#: with work is assumed to cost a quarter of a millisecond: whole servers need no more (`partitune validate`).
+SGLANG_OVERHEADS = replace(DEFAULT_OVERHEADS, engine_step_s=250e-6, empty_step_s=100e-6, engine_request_s=0.0)
 _MOST_ROWS, _ROWS_PER_CONTEXT = 4096, 512
 _TRUE = ("1", "true", "yes", "y")
 

@@ -116,7 +116,7 @@ def _loop(state: EngineState) -> None:
         plan = scheduler.schedule()
         if plan is not None:
             idle = 0
-            state.now += state.overheads.engine_step_s
+            state.now += state.overheads.engine_s(plan.requests)
             state.dispatch(plan)
             if len(queue) == slots:
                 state.take_oldest()

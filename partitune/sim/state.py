@@ -39,7 +39,7 @@ class EngineState:
         self.context_step = context_step
         self.client = Client(requests, concurrency)
         self.scheduler = Scheduler(settings)
-        self.pipeline = Pipeline(settings.regime, costs, overheads)
+        self.pipeline = Pipeline(settings.regime, costs, overheads, broadcasts_chunks=settings.broadcasts_chunks)
         self.queue: deque[tuple[float, Plan | None]] = deque()  # (when its output is back, the step or an empty one)
         self.lives: dict[str, Live] = {}
         self.steps: list[Step] | None = [] if record_steps else None
@@ -138,4 +138,5 @@ class EngineState:
             prefix_cache_queries=self.scheduler.prefix_queries,
             prefix_cache_hits=self.scheduler.prefix_hits,
             steps=tuple(self.steps or ()),
+            work=self.pipeline.work(),
         )

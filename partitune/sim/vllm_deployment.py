@@ -30,6 +30,7 @@ def vllm_settings(engine: Vllm, deployment: Deployment, plan: KvPlan) -> Schedul
         regime=chosen.regime,
         stages=deployment.stages,
         queue_slots=chosen.slots,
+        broadcasts_chunks=chosen.broadcasts_chunks,
         max_num_batched_tokens=int(flags["max_num_batched_tokens"]),
         max_num_seqs=int(flags["max_num_seqs"]),
         max_model_len=longest if longest > 0 else deployment.architecture.max_position,
@@ -46,8 +47,6 @@ def vllm_settings(engine: Vllm, deployment: Deployment, plan: KvPlan) -> Schedul
         enable_prefix_caching=bool(flags["enable_prefix_caching"]),
         scheduling_policy=SchedulingPolicy(str(flags["scheduling_policy"])),
         # vLLM 0.33 v1/engine/core.py: only the core of a data-parallel engine looks at it.
-        prefill_schedule_interval=int(flags["prefill_schedule_interval"])
-        if int(flags.get("data_parallel_size", 1)) > 1
-        else 1,
+        prefill_schedule_interval=int(flags["prefill_schedule_interval"]) if deployment.layout.dp > 1 else 1,
         capture_sizes=capture_sizes(flags, deployment.gpu),
     )

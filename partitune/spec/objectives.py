@@ -46,6 +46,8 @@ METRICS: Mapping[str, Direction] = {
     COST: Direction.MINIMIZE,
     ENERGY: Direction.MINIMIZE,
 }
+#: Metrics that whoever sends the requests measures; the others are the engine's, or follow from these.
+CLIENT_METRICS = frozenset((*_RATES, *_LATENCIES, "makespan_s", GOODPUT))
 #: Metrics that need something said: metric -> the key of a search space that says it.
 NEEDS: Mapping[str, str] = {
     GOODPUT: "goodput",

@@ -23,7 +23,7 @@ from partitune.spec.seeds import Seed
 from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.spec_file import SpecFile
 from partitune.spec.strict_model import Reading, StrictModel, allowed, number, refused, whole
-from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload
+from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
 from partitune.spec.yaml_source import Plain
 
 
@@ -32,7 +32,16 @@ class Budget(StrictModel):
 
     trials: Annotated[int, whole(1, 1_000_000, "candidates measured")] = 60
     hours: Annotated[float | None, number(0, 8760, "wall-clock hours", above=True)] = None
-    gpu_hours: Annotated[float | None, number(0, 1e9, "GPU-hours: GPUs × duration of trials", above=True)] = None
+    gpu_hours: Annotated[
+        float | None, number(0, 1e9, "GPU-hours: GPUs × duration of trials; simulated ones use none", above=True)
+    ] = None
+    screen: Annotated[
+        int, whole(0, 1_000_000, "candidates simulated before a runner launches any; 0: launch without")
+    ] = 200
+    finalists: Annotated[
+        int, whole(0, 1000, "best trials started afresh before anything is claimed; 0: claim on single runs")
+    ] = 4
+    pairs: Annotated[int, whole(2, 1000, "runs of the last finalist and of the default, each, in turns")] = 5
 
 
 def _printable(text: str) -> str:
@@ -70,10 +79,10 @@ class SearchSpace(SpecFile):
     ]
     cluster: Annotated[Cluster, allowed("a mapping with nodes, gpus_per_node, gpu")]
     engine: Annotated[Engine, allowed("a mapping with name, version, runner, split_rule, flags, env")] = Engine()
-    parallel: Annotated[Parallel, allowed("a mapping with tp, pp")]
-    workload: Annotated[Workload, allowed("a mapping with kind: random or trace, and the keys of that kind")] = (
-        RandomWorkload(concurrency=32)
-    )
+    parallel: Annotated[Parallel, allowed("a mapping with tp, pp, and where used dp, expert_parallel, pcp, dcp")]
+    workload: Annotated[
+        Workload, allowed("a mapping with kind: random or trace, or mix for several, and the keys of that kind")
+    ] = RandomWorkload(concurrency=32)
     knobs: Annotated[Knobs, allowed("a mapping of partition, env and engine flags to what they may be")] = Knobs()
     objectives: Annotated[
         tuple[Objective, ...],
@@ -93,7 +102,10 @@ class SearchSpace(SpecFile):
         AfterValidator(_no_seed_twice),
         allowed("a list of partitions such as 10,11,12, or of mappings with partition, knobs, env"),
     ] = ()
-    budget: Annotated[Budget, allowed("a mapping with trials, hours, gpu_hours")] = Budget()
+    budget: Annotated[Budget, allowed(f"a mapping with {', '.join(Budget.model_fields)}")] = Budget()
+    indifference_zone: Annotated[
+        float, number(0, 1, "share by which two figures may differ and count as equal; 0.01 is 1 %", below=True)
+    ] = 0.01
     random_seed: Annotated[int, whole(0, 2**32 - 1, "equal seeds, equal searches")] = 0
 
     @property
@@ -102,17 +114,25 @@ class SearchSpace(SpecFile):
         return None if NAME.fullmatch(self.model) and not self.model.endswith(".json") else self.absolute(self.model)
 
     @property
-    def trace_path(self) -> Path | None:
-        """Where the trace lies; None for a random workload."""
-        return self.absolute(self.workload.file) if isinstance(self.workload, TraceWorkload) else None
+    def trial_gpus(self) -> int:
+        """GPUs that a launched trial takes: those of the layout, or all the cluster's where the layout varies."""
+        all_gpus = self.cluster.nodes * self.cluster.gpus_per_node
+        return self.parallel.gpus if self.parallel.layouts is None else all_gpus
+
+    @property
+    def trace_paths(self) -> tuple[Path, ...]:
+        """Where the traces of the workload lie."""
+        loads = single_loads(self.workload)
+        return tuple(self.absolute(load.file) for load in loads if isinstance(load, TraceWorkload))
 
     def resolved(self) -> dict[str, Any]:
         """Every value, defaults included, as plain JSON; `from_mapping` reads it back. Paths are absolute."""
         plain = super().resolved()
         if self.model_path is not None:
             plain["model"] = str(self.model_path)
-        if self.trace_path is not None:
-            plain["workload"]["file"] = str(self.trace_path)
+        for load in plain["workload"].get("parts", [plain["workload"]]):
+            if "file" in load:
+                load["file"] = str(self.absolute(load["file"]))
         return plain
 
     @classmethod
@@ -169,22 +189,33 @@ def _need_faults(reading: Reading, cluster: object) -> Iterator[Fault]:
 
 
 def _size_faults(cluster: Cluster, parallel: Parallel) -> Iterator[Fault]:
+    per_node, width = cluster.gpus_per_node, parallel.tp * parallel.pcp
+    have, need = cluster.nodes * per_node, parallel.gpus
     for key, value in (("gpu", cluster.gpu), ("reserved_gib", cluster.reserved_gib)):
-        if isinstance(value, tuple) and len(value) != parallel.pp:
+        if isinstance(value, tuple) and len(value) not in (parallel.pp, have):
             text = (
-                f"found a list of {len(value)}; allowed: one for all, or a list of {parallel.pp} (parallel.pp stages)"
+                f"found a list of {len(value)}; allowed: one for all, a list of {parallel.pp} (parallel.pp stages) or "
+                f"of {have} (GPUs of the cluster)"
             )
             yield Fault(("cluster", key), text)
-    tp, per_node = parallel.tp, cluster.gpus_per_node
-    have, need = cluster.nodes * per_node, tp * parallel.pp
-    if tp > per_node:
-        text = f"found {tp}; allowed: at most {per_node} (cluster.gpus_per_node), as a stage stands in one node"
+    sizes = " × ".join(
+        f"{key} {size}"
+        for key, size in (("tp", parallel.tp), ("pp", parallel.pp), ("dp", parallel.dp), ("pcp", parallel.pcp))
+        if size > 1 or key in ("tp", "pp")
+    )
+    if width > per_node:
+        text = (
+            f"found {parallel.tp}; allowed: at most {per_node} (cluster.gpus_per_node), as a stage stands in one node"
+        )
         yield Fault(("parallel", "tp"), text)
     elif need > have:
-        text = f"tp {tp} × pp {parallel.pp} needs {need} GPUs; allowed: at most {have} (nodes × gpus_per_node)"
+        text = f"{sizes} needs {need} GPUs; allowed: at most {have} (nodes × gpus_per_node)"
         yield Fault(("parallel", "pp"), text)
-    elif need > per_node and per_node % tp:
-        text = f"found {tp}, which puts a stage on two nodes; allowed: a divisor of cluster.gpus_per_node ({per_node})"
+    elif need > per_node and per_node % width:
+        text = (
+            f"found {parallel.tp}, which puts a stage on two nodes; allowed: a divisor of cluster.gpus_per_node "
+            f"({per_node})"
+        )
         yield Fault(("parallel", "tp"), text)
 
 

@@ -1,8 +1,9 @@
 """Where and how the model is served: the cluster, the engine and what is fixed about it, the parallel sizes.
 
 Decision: what differs from stage to stage (GPU type, memory taken by others) is a list in stage order, because stages
-are what a partition talks about; everything the engine has only one of (TP size) is one value, and a list is refused
-with the reason.
+are what a partition talks about, or in the order of the cluster's GPUs, which any layout can be cut from; everything
+the engine has only one of (TP size) is one value, and a list is refused with the reason. Sizes of 1 change nothing, so
+a file names only the kinds of parallelism it uses.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from partitune.spec.faults import describe
 from partitune.spec.knobs import MAX_STAGES, EnvName, EnvValue, FlagName, FlagValue
 from partitune.spec.strict_model import StrictModel, allowed, number, refused, whole
 
@@ -103,8 +105,58 @@ class Engine(StrictModel):
     ] = Field(default_factory=dict)
 
 
-class Parallel(StrictModel):
-    """Tensor- and pipeline-parallel sizes."""
+def _spread(value: object) -> object:
+    if isinstance(value, bool) or (isinstance(value, int) and 2 <= value <= 4096):
+        return value
+    raise refused(
+        f"found {describe(value)}; allowed: true (whole experts on every GPU of a stage), false (every expert cut over "
+        "them) or a whole number from 2 to 4096 (GPUs with experts of their own; SGLang)"
+    )
+
+
+class Sizes(StrictModel):
+    """How one deployment is spread over the GPUs; `expert_imbalance` is an input of the cost model."""
 
     tp: Annotated[int, BeforeValidator(_one_size), whole(1, 1024, "GPUs of a stage")]
     pp: Annotated[int, whole(1, MAX_STAGES, "pipeline stages")]
+    dp: Annotated[int, whole(1, 1024, "data ranks, each with requests, attention weights and KV of its own")] = 1
+    expert_parallel: Annotated[bool | int, BeforeValidator(_spread), allowed("true, false or a number of GPUs")] = False
+    pcp: Annotated[int, whole(1, 1024, "GPUs that share the tokens of a prompt")] = 1
+    dcp: Annotated[int, whole(1, 1024, "tensor ranks that share the tokens of the KV cache")] = 1
+    all2all_backend: Annotated[Word | None, allowed("the engine's name of a back end, such as deepep_low_latency")] = (
+        None
+    )
+    all_reduce_backend: Annotated[Literal["custom", "nccl"] | None, allowed("custom or nccl")] = None
+    expert_imbalance: Annotated[float, number(1, 4096, "tokens of the busiest expert GPU over the mean")] = 1.0
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole deployment."""
+        return self.tp * self.pp * self.dp * self.pcp
+
+    @property
+    def expert_ranks(self) -> int:
+        """GPUs with experts of their own; 1: every expert is cut over all GPUs of a stage."""
+        if isinstance(self.expert_parallel, bool):
+            return self.tp * self.dp * self.pcp if self.expert_parallel else 1
+        return self.expert_parallel
+
+
+def _which_layouts(value: object) -> str | None:
+    if value is None:
+        return "none"
+    return "auto" if isinstance(value, str) else "list" if isinstance(value, list | tuple) else None
+
+
+class Parallel(Sizes):
+    """Where a search starts, and which other layouts it may try with a partition for each."""
+
+    layouts: Annotated[
+        Annotated[Literal["auto"], Tag("auto")]
+        | Annotated[tuple[Sizes, ...], Field(strict=False, min_length=1, max_length=200), Tag("list")]
+        | Annotated[None, Tag("none")],
+        Discriminator(_which_layouts),
+        allowed(
+            "auto (all that the model, the engine and the GPUs admit) or a list of mappings with tp, pp and others"
+        ),
+    ] = None

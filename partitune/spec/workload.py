@@ -1,13 +1,14 @@
-"""The load a candidate is measured under: random requests, or a recorded trace.
+"""The load a candidate is measured under: random requests, a recorded trace, or a mix of several such loads.
 
 Decision: a load is either closed (so many requests in flight) or open (so many arrive a second), never both and never
-neither: the two answer different questions, and a rate silently capped by a concurrency measures the cap.
+neither: the two answer different questions, and a rate silently capped by a concurrency measures the cap. The loads of
+a mix are measured one after the other, never at once: what comes at once is one load, and a trace says it best.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -52,4 +53,65 @@ class TraceWorkload(StrictModel):
     requests: Annotated[int | None, whole(1, MAX_REQUESTS, "only the first ones; all if left out")] = None
 
 
-Workload = Annotated[RandomWorkload | TraceWorkload, Field(discriminator="kind")]
+_Weight = Annotated[
+    float, number(0, 1e6, "share of the time under this load, relative to the other weights", above=True)
+]
+_PartName = Annotated[
+    str | None,
+    allowed("a name of a-z, 0-9, '.', '_' and '-', at most 32 characters", pattern=r"^[a-z0-9][a-z0-9._-]{0,31}$"),
+]
+
+
+class RandomPart(RandomWorkload):
+    """Random requests as one load of a mix."""
+
+    name: _PartName = None
+    weight: _Weight = 1.0
+
+
+class TracePart(TraceWorkload):
+    """A trace as one load of a mix."""
+
+    name: _PartName = None
+    weight: _Weight = 1.0
+
+
+class MixWorkload(StrictModel):
+    """Several loads, each measured by itself; every figure is their weighted mean, or that of the worst."""
+
+    kind: Literal["mix"]
+    over: Annotated[
+        Literal["mean", "worst"], allowed("mean (weighted over the parts) or worst (of the parts, figure by figure)")
+    ] = "mean"
+    parts: Annotated[
+        tuple[Annotated[RandomPart | TracePart, Field(discriminator="kind")], ...],
+        Field(strict=False, min_length=1, max_length=100),
+        allowed("a list of two to 100 loads, each a mapping with kind: random or trace, name, weight and its own keys"),
+    ]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One a part: as written, else its kind."""
+        return tuple(part.name or part.kind for part in self.parts)
+
+    def faults(self) -> Iterator[Fault]:
+        """One load only; a name twice; weights where they would not count."""
+        if len(self.parts) == 1:
+            yield Fault(("parts",), "found one load; allowed: two or more, or that load as the workload itself")
+        for index, (name, part) in enumerate(zip(self.names, self.parts, strict=True)):
+            if name in self.names[:index]:
+                found = name if part.name else f"none, which stands for {name},"
+                yield Fault(("parts", index, "name"), f"found {found} a second time; allowed: every name once")
+            if self.over == "worst" and part.weight != 1.0:
+                text = f"found {part.weight:g} beside over: worst, where no part counts more; allowed: with over: mean"
+                yield Fault(("parts", index, "weight"), text)
+
+
+#: What one run of a load generator can send; the loads of a mix are several runs.
+SingleLoad: TypeAlias = RandomWorkload | TraceWorkload
+Workload = Annotated[RandomWorkload | TraceWorkload | MixWorkload, Field(discriminator="kind")]
+
+
+def single_loads(workload: Workload) -> tuple[SingleLoad, ...]:
+    """The loads of a mix; the load itself where there is one."""
+    return workload.parts if isinstance(workload, MixWorkload) else (workload,)

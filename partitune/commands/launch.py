@@ -1,0 +1,77 @@
+"""`partitune launch`: one candidate on a real engine, or every command that this would take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from partitune.commands.command import Commands, add_command
+from partitune.commands.space_arguments import add_space_arguments, space_of
+from partitune.errors import Refused
+
+if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
+    from partitune.launching import Planned
+    from partitune.result import Result
+
+
+def add_launch(commands: Commands) -> None:
+    """Add `launch` to the command line."""
+    command = add_command(commands, "launch", _launch, "measure one candidate with a runner, or show how it is started")
+    add_space_arguments(command)
+    command.add_argument("--runner", required=True, help="how it is started here, by name or path")
+    command.add_argument("--partition", metavar="V", help="layers per stage, such as 11,11,12 (default: the engine's)")
+    command.add_argument("--dry-run", action="store_true", help="print every command, variable and node; start nothing")
+    command.add_argument("--ray-address", metavar="HOST:PORT", help="a running Ray cluster, for runners that need one")
+    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _launch(arguments: argparse.Namespace) -> int:
+    from partitune.launching import launch, planned, starting_driver
+    from partitune.partition.vector import parse_partition
+    from partitune.problem import LAYOUT, pose
+    from partitune.report.explain import candidate_of
+    from partitune.spec.runner import load_runner
+
+    space = space_of(arguments)
+    problem, given, runner = pose(space), arguments.partition, load_runner(arguments.runner)
+    problem = problem.on(str(arguments.knobs.get(LAYOUT, problem.layout.name)))
+    partition = None if given is None else parse_partition(given, stages=problem.stages, layers=problem.layers)
+    candidate = candidate_of(problem, partition, arguments.knobs)
+    driver = starting_driver(problem, space, runner)
+    if not arguments.dry_run:
+        return _show(launch(driver, runner, candidate, arguments.ray_address, _say), arguments.json)
+    try:
+        return _show_plan(planned(driver, runner, candidate), arguments.json)
+    except Refused as error:
+        _say(str(error))
+        return 1
+
+
+def _say(text: str) -> None:
+    print(f"partitune: {text}", file=sys.stderr)
+
+
+def _show_plan(planned: Planned, as_json: bool) -> int:
+    from partitune.report.launched import plan_json, plan_lines
+
+    what = (planned.plan, planned.loads, planned.files)
+    print(json.dumps(plan_json(*what)) if as_json else "\n".join(plan_lines(*what)))
+    return 0
+
+
+def _show(result: Result, as_json: bool) -> int:
+    from partitune.report.output import stdout
+    from partitune.report.terminal import print_result
+    from partitune.result import Outcome
+
+    if as_json:
+        measured = None if result.measurement is None else result.measurement.to_json()
+        found = {"outcome": result.outcome, "reason": result.reason, "duration_s": result.duration_s}
+        print(json.dumps({**result.candidate.to_json(), **found, "measurement": measured}))
+    else:
+        print_result(stdout(), result)
+    if result.detail:
+        print(result.detail, file=sys.stderr)
+    return 0 if result.outcome is Outcome.OK else 1

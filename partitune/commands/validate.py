@@ -1,0 +1,29 @@
+"""`partitune validate`: predictions held against what others measured and published."""
+
+from __future__ import annotations
+
+import argparse
+
+from partitune.commands.command import Commands, add_command
+
+TABLES = ("layers", "servers", "pairs")
+
+
+def add_validate(commands: Commands) -> None:
+    """Add `validate` to the command line."""
+    command = add_command(commands, "validate", _validate, "hold predictions against published measurements")
+    command.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all of them if left out")
+    command.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th server; all take minutes")
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from partitune.errors import SpecError
+    from partitune.report.output import stdout
+    from partitune.report.validation import print_tables
+
+    if unknown := [name for name in arguments.tables if name not in TABLES]:
+        raise SpecError(f"validate: {unknown[0]!r} is not a table; allowed: {', '.join(TABLES)}")
+    if arguments.every < 1:
+        raise SpecError(f"--every: {arguments.every}; allowed: a whole number of 1 or more")
+    verdicts = print_tables(stdout(), arguments.tables or TABLES, arguments.every)
+    return 0 if all(verdict.passed for verdict in verdicts) else 1

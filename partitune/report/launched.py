@@ -1,0 +1,86 @@
+"""What a start consists of, as a person reads it and can paste it, and as JSON.
+
+Decision: a dry run prints commands that a shell would run as they stand, node by node, a variable or flag a line; what
+is only known at the start (addresses, a free port) is stood in for and said. Instead of a secret stands its name, so
+that the shell takes it from where partitune would.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from partitune.drivers.launch import LaunchPlan, ProcessPlan
+from partitune.partition.vector import format_partition
+
+
+def plan_lines(plan: LaunchPlan, loads: Sequence[ProcessPlan], files: Mapping[str, str]) -> Iterator[str]:
+    """The lines of a dry run."""
+    yield f"# partition {format_partition(plan.partition)}, served as {plan.served_name} at {plan.url}"
+    for note in plan.notes:
+        yield f"# {note}"
+    for name, text in files.items():
+        yield f"# file {name}"
+        yield from (f"#   {line}" for line in text.splitlines())
+    for process in plan.processes:
+        yield ""
+        yield f"# node {process.node} ({process.host}){_stages(plan, process.node)}"
+        yield from _command(process)
+    for load in loads:
+        yield ""
+        yield f"# load generator, on node {load.node}"
+        yield from _command(load)
+
+
+def plan_json(plan: LaunchPlan, loads: Sequence[ProcessPlan], files: Mapping[str, str]) -> dict[str, Any]:
+    """The same as JSON."""
+    return {
+        "trial": plan.trial,
+        "engine": plan.engine,
+        "partition": list(plan.partition),
+        "served_name": plan.served_name,
+        "url": plan.url,
+        "stage_nodes": None if plan.stage_nodes is None else list(plan.stage_nodes),
+        "processes": [_process_json(process) for process in plan.processes],
+        "load": _process_json(loads[0]) if len(loads) == 1 else None,
+        "loads": [_process_json(load) for load in loads],
+        "files": dict(files),
+        "notes": list(plan.notes),
+    }
+
+
+def _process_json(process: ProcessPlan) -> dict[str, Any]:
+    return {
+        "node": process.node,
+        "host": process.host,
+        "argv": list(process.argv),
+        "env": process.shown_env,
+        "unset": list(process.unset),
+    }
+
+
+def _stages(plan: LaunchPlan, node: int) -> str:
+    if plan.stage_nodes is None:
+        return ""
+    here = [stage for stage, where in enumerate(plan.stage_nodes) if where == node]
+    return f", stages {here[0]} to {here[-1]}" if len(here) > 1 else "".join(f", stage {stage}" for stage in here)
+
+
+def _command(process: ProcessPlan) -> Iterator[str]:
+    lines = [f"env {' '.join(f'-u {name}' for name in process.unset)}".rstrip()]
+    for name, value in process.env.items():
+        lines.append(f'{name}="${name}"' if name in process.secrets else f"{name}={shlex.quote(value)}")
+    lines += _grouped(process.argv)
+    for index, line in enumerate(lines):
+        yield f"{'  ' if index else ''}{line}{' ' * (index + 1 < len(lines))}{chr(92) * (index + 1 < len(lines))}"
+
+
+def _grouped(words: Sequence[str]) -> list[str]:
+    """The program on one line, then each flag with its values on a line of its own."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    return [shlex.join(line) for line in lines]

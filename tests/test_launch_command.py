@@ -1,0 +1,139 @@
+"""`partitune launch`: what it prints is what it would start, and what it starts is measured; `search` does the same."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from partitune.cli import main
+from tests.fake_engine import PROGRAM
+from tests.fake_recipe import LIMITS, SPACE
+from tests.ray_nodes import processes_with
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with a search space and a runner; what is started is recorded here too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    write("fake.yaml", {**SPACE, "budget": {"trials": 3, "screen": 20, "finalists": 0}})
+    write("runner.yaml", settings())
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield tmp_path
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert processes_with(str(tmp_path / "state")) == []
+
+
+def settings(**given: object) -> dict[str, object]:
+    tool = {"command": list(PROGRAM), "warmup_requests": 2}
+    base = {"kind": "runner", "name": "runner", "driver": "vllm", "engine_command": list(PROGRAM)}
+    return {**base, "limits_s": dict(LIMITS), "benchmark": tool, **given}
+
+
+def write(name: str, content: dict[str, object]) -> None:
+    Path(name).write_text(yaml.safe_dump(content))
+
+
+def test_a_dry_run_prints_what_a_shell_would_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "fake.yaml", "--runner", "runner.yaml", "--partition", "20,16", "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    commands = [shlex.split(part) for part in text.replace("\\\n", " ").splitlines() if part.startswith("env ")]
+    assert len(commands) == 2  # the server, and the load generator
+    assert main(["launch", "fake.yaml", "--runner", "runner.yaml", "--partition", "20,16", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["partition"] == [20, 16]
+    (server,) = plan["processes"]
+    assert server["env"]["VLLM_PP_LAYER_PARTITION"] == "20,16"
+    assert commands[0][-len(server["argv"]) :] == server["argv"]
+    assert "VLLM_PP_LAYER_PARTITION=20,16" in commands[0]
+    assert commands[1][-len(plan["load"]["argv"]) :] == plan["load"]["argv"]
+    assert "8000 stands for a free port" in plan["notes"]
+    assert not Path("state").exists()  # nothing was started, nothing recorded
+
+
+def test_a_secret_stands_by_name_in_a_dry_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abc123")
+    write("runner.yaml", settings(forward_env=["HF_TOKEN"]))
+    for form in ([], ["--json"]):
+        assert main(["launch", "fake.yaml", "--runner", "runner.yaml", "--dry-run", *form]) == 0
+        text = capsys.readouterr().out
+        assert "hf_abc123" not in text
+        assert ('"HF_TOKEN": "***"' if form else 'HF_TOKEN="$HF_TOKEN"') in text
+
+
+def test_a_dry_run_over_nodes_stands_in_for_their_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "kimi-k3-pp8-tp2-h200", "--runner", "vllm-2node", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    # 192.0.2.0/24 is reserved for examples (RFC 5737).
+    assert [process["host"] for process in plan["processes"]] == ["192.0.2.1", "192.0.2.2"]
+    assert plan["stage_nodes"] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert "192.0.2.1, 192.0.2.2 stand for the nodes that Ray will give" in plan["notes"]
+
+
+def test_a_dry_run_of_a_command_shows_its_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "llama-70b-pp4", "--runner", "slurm", "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    files = {Path(name).name: text for name, text in plan["files"].items()}
+    assert "VLLM_PP_LAYER_PARTITION=20,20,20,20" in files["deploy.env"].splitlines()
+    assert plan["processes"][0]["argv"][:1] == ["bash"]
+
+
+def test_one_candidate_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["launch", "fake.yaml", "--runner", "runner.yaml", "--partition", "20,16", "--set", "max_num_seqs=8"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["partition"], found["knobs"], found["outcome"]) == ([20, 16], {"max_num_seqs": 8}, "ok")
+    assert found["measurement"]["simulated"] is False
+    assert found["measurement"]["metrics"]["output_throughput_tok_s"] > 0
+
+
+def test_a_candidate_that_fails_is_a_no(capsys: pytest.CaptureFixture[str]) -> None:
+    write("runner.yaml", settings(env={"FAKE_ENGINE_ACT": "oom-load"}))
+    assert main(["launch", "fake.yaml", "--runner", "runner.yaml"]) == 1
+    assert capsys.readouterr().out.startswith("infeasible ")
+    assert main(["launch", "fake.yaml", "--runner", "runner.yaml", "--set", "max_num_seqs=0", "--dry-run"]) == 2
+    assert "max_num_seqs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("space", "runner", "message"),
+    [
+        ({}, {"driver": "simulator"}, "--runner: runner starts nothing; see `partitune explain`"),
+        (
+            {},
+            {"engine_command": ["/nowhere/vllm"]},
+            "engine_command: /nowhere/vllm serve --help=all on 127.0.0.1 ended with",
+        ),
+        ({"knobs": {"stream_interval": [1, 2]}}, {}, "it has no --stream-interval"),  # not a flag of the fake engine
+    ],
+)
+def test_what_would_fail_every_trial_is_input(
+    space: dict[str, object], runner: dict[str, object], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write("fake.yaml", {**SPACE, **space})
+    kept = {} if runner.get("driver") == "simulator" else settings()
+    write("runner.yaml", {"kind": "runner", "name": "runner", **kept, **runner})
+    assert main(["launch", "fake.yaml", "--runner", "runner.yaml"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_search_measures_every_trial_and_stores_no_secret(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abc123")
+    write("runner.yaml", settings(forward_env=["HF_TOKEN"]))
+    assert main(["search", "fake.yaml", "--runner", "runner.yaml", "--quiet", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["trials"]["ok"] == 3, found["trials"]
+    files = [path for path in Path().rglob("*") if path.is_file()]
+    assert len(files) > 5  # the database, the trials' logs and results
+    assert not [path for path in files if b"hf_abc123" in path.read_bytes()]
