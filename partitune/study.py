@@ -179,7 +179,8 @@ def run(
                     gpu_hours=gpus * busy_s / 3600,
                     watch=watch,
                 )
-                _play_final(store, plan, pool, recorder, budget, progress, watch, say)
+                if launches:  # the simulator says the same again
+                    _play_final(store, plan, pool, recorder, budget, progress, watch, say)
                 state = StudyState.FINISHED
                 store.finish(plan.study, state)
                 finished(store, progress)

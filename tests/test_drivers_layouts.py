@@ -134,6 +134,22 @@ def test_a_runner_that_cannot_hold_the_largest_layout_is_refused(given: dict[str
     assert message in str(caught.value)
 
 
+def test_data_ranks_over_nodes_are_refused_where_the_engine_would_place_them_otherwise() -> None:
+    """vLLM 0.32 config/parallel.py: without --data-parallel-size-local every replica spans all of --nnodes."""
+    apart = {"tp": 2, "pp": 1, "dp": 2}
+    ray = {"nodes": {"start": "ray"}}
+    found = spec(cluster=TWO_BY_TWO, parallel={"tp": 1, "pp": 2, "layouts": [apart]})
+    candidate = Candidate((36,), {LAYOUT: "tp2-pp1-dp2"})
+    with pytest.raises(Refused, match="data ranks of vLLM over 2 nodes are not started by partitune"):
+        recipe(found, **ray).on_layout_of(candidate).check(candidate)
+    with pytest.raises(SpecError, match=r"parallel\.dp: data ranks of vLLM over 2 nodes"):
+        recipe(spec(cluster=TWO_BY_TWO, parallel=apart), **ray)
+    together = {"tp": 1, "pp": 1, "dp": 2}
+    on_one = recipe(spec(cluster=TWO_BY_TWO, parallel={"tp": 1, "pp": 2, "layouts": [together]}), **ray)
+    candidate = Candidate((36,), {LAYOUT: "tp1-pp1-dp2"})
+    assert on_one.on_layout_of(candidate).check(candidate).layout.dp == 2
+
+
 def test_unlike_nodes_need_their_addresses_though_the_first_layout_stands_on_one() -> None:
     unlike = {"nodes": 2, "gpus_per_node": 2, "gpu": ["L40S", "L40S", "L4", "L4"]}
     with pytest.raises(SpecError, match="in the order of the stages, as their GPUs differ"):

@@ -273,7 +273,20 @@ class LaunchRecipe:
         if broken := self.problem.engine.check(deployment):
             reasons = "; ".join(f"{one.message} [{one.source}]" for one in broken)
             raise Refused(f"the engine refuses this: {reasons}", excess=float(len(broken)))
+        if self.runner.starts_server and self.cannot_start:
+            raise Refused(self.cannot_start, excess=1.0)
         return deployment
+
+    @property
+    def cannot_start(self) -> str:
+        """Why this launcher has no words for the layout; empty where it has.
+
+        `--nnodes` alone spans every replica over all nodes (vLLM 0.32 `config/parallel.py`, nnodes_within_dp); the
+        placement has each replica on as few as it needs.
+        """
+        if self.problem.engine.name != "vllm" or self.problem.layout.dp == 1 or self.nodes == 1:
+            return ""
+        return f"data ranks of vLLM over {self.nodes} nodes are not started by partitune; a runner of kind command can"
 
     @property
     def _program(self) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ def check_fit(space: SearchSpace, recipe: LaunchRecipe) -> None:
     _check_names(space, recipe)
     if recipe.runner.starts_server:
         _check_nodes(recipe)
+        if recipe.cannot_start:
+            raise space.refuse("parallel", "dp", text=recipe.cannot_start)
     for part in recipe.parts:
         _check_load(part)
 

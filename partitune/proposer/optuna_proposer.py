@@ -37,7 +37,7 @@ from partitune.space import Domain, Proposal, Space
 from partitune.spec.knobs import WholeRange
 
 #: Asks in a row that gave nothing new before what is left of a small space is walked through, or of a large one drawn.
-PATIENCE = 12
+PATIENCE = 3
 #: Random draws in a row that gave nothing new before a large space counts as exhausted.
 DRAWS = 500
 #: Largest number of points that is walked through.
