@@ -28,10 +28,10 @@ from pathlib import Path
 import psutil
 import yaml
 
-from partitune.drivers.keeper import descendants, start_ticks
-from partitune.drivers.ledger import Ledger, Start
-from partitune.drivers.nodes import LocalNode
 from partitune.errors import StoreError
+from partitune.nodes.keeper import descendants, start_ticks
+from partitune.nodes.ledger import Ledger, Start
+from partitune.nodes.node import LocalNode
 from partitune.result import Result
 from partitune.store import Store
 from tests.fake_engine import PROGRAM

@@ -14,10 +14,10 @@ from pathlib import Path
 from partitune.drivers.choose import choose_driver
 from partitune.drivers.command import CommandDriver
 from partitune.drivers.interface import Driver
-from partitune.drivers.launch import LaunchPlan, ProcessPlan
-from partitune.drivers.nodes import LocalNode
 from partitune.drivers.server import ServerDriver
 from partitune.errors import SpecError
+from partitune.nodes.launch import LaunchPlan, ProcessPlan
+from partitune.nodes.node import LocalNode
 from partitune.pool_choice import choose_pool
 from partitune.problem import Problem
 from partitune.ray_cluster import reach

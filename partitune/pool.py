@@ -17,9 +17,9 @@ from typing import Any, Protocol, Self
 
 from partitune.drivers.interface import Driver, prepare, run
 from partitune.drivers.ray_groups import RayGroup, machines
-from partitune.drivers.ray_nodes import answer
 from partitune.drivers.ray_workers import RayWorkers
 from partitune.errors import ClusterError
+from partitune.nodes.ray_nodes import answer
 from partitune.ray_cluster import RayCluster
 from partitune.result import Candidate, Outcome, Result
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import psutil
 
-from partitune.drivers.keeper import start_ticks
 from partitune.drivers.launch_plan import LaunchRecipe
-from partitune.drivers.ledger import MARKER
-from partitune.drivers.nodes import LocalNodes
 from partitune.drivers.server import ServerDriver
+from partitune.nodes.keeper import start_ticks
+from partitune.nodes.ledger import MARKER
+from partitune.nodes.node import LocalNodes
 from partitune.problem import pose
 from partitune.result import Candidate, Knob
 from partitune.spec.runner import Runner

@@ -12,8 +12,8 @@ import pytest
 from partitune.catalog import Kind, shipped
 from partitune.drivers.command import CommandDriver
 from partitune.drivers.launch_plan import LaunchRecipe
-from partitune.drivers.nodes import LocalNodes
 from partitune.errors import BenchmarkFailed, LaunchFailed, OutOfMemory, TimedOut
+from partitune.nodes.node import LocalNodes
 from partitune.problem import pose
 from partitune.result import Candidate
 from partitune.spec.runner import Runner, load_runner

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from partitune.drivers.launch import LaunchPlan
 from partitune.drivers.launch_plan import LaunchRecipe
 from partitune.engines.installed_flags import read_help
 from partitune.errors import Refused, SpecError
+from partitune.nodes.launch import LaunchPlan
 from partitune.problem import pose
 from partitune.result import Candidate
 from partitune.spec.runner import Runner

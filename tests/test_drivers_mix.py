@@ -14,9 +14,9 @@ from partitune.cli import main
 from partitune.drivers.command import CommandDriver
 from partitune.drivers.interface import run
 from partitune.drivers.launch_plan import LaunchRecipe
-from partitune.drivers.nodes import LocalNodes
 from partitune.errors import SpecError
 from partitune.mix import taken_apart
+from partitune.nodes.node import LocalNodes
 from partitune.problem import pose
 from partitune.result import Outcome
 from partitune.spec.runner import Runner

@@ -20,13 +20,13 @@ import pytest
 
 from partitune.drivers.interface import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT, run
 from partitune.drivers.launch_plan import LaunchRecipe
-from partitune.drivers.ledger import MARKER
-from partitune.drivers.nodes import LocalNode, Node, StopProof
 from partitune.drivers.server import ServerDriver
+from partitune.nodes.ledger import MARKER
+from partitune.nodes.node import LocalNode, Node, StopProof
 from partitune.result import Measurement, Outcome, Result, flaw_in
 from tests.fake_engine import ACT
 from tests.fake_recipe import Bench, candidate, recipe
-from tests.test_drivers_keeper import wait_until
+from tests.test_nodes_keeper import wait_until
 
 ROOT = Path(__file__).parent.parent
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from partitune.drivers import what_runs
-from partitune.drivers.engine_readout import Counters, LogReading, read_logs
-from partitune.drivers.http_probe import WorkerLayers
-from partitune.drivers.launch import LaunchPlan, ProcessPlan
 from partitune.drivers.what_runs import Running
 from partitune.errors import LaunchFailed
+from partitune.nodes.launch import LaunchPlan, ProcessPlan
+from partitune.readout.engine_readout import Counters, LogReading, read_logs
+from partitune.readout.http_probe import WorkerLayers
 from partitune.result import Candidate, Knob
 from tests.fake_recipe import recipe
 

@@ -10,10 +10,10 @@ import partitune
 # fmt: off
 ROOMS = [
     "errors", "result", "bill", "catalog", "spec", "model", "cluster", "partition", "costs", "engines", "sim",
-    "mix", "problem", "load", "stage_times", "plans", "prediction", "layouts", "space", "export", "drivers",
-    "validation", "profile", "ray_cluster", "pool", "pool_choice", "analysis", "proposer", "store", "trial_log",
-    "budget", "search", "finals", "screens", "report", "launching", "study", "upkeep", "jobs", "commands",
-    "cli", "__main__",
+    "mix", "problem", "load", "stage_times", "plans", "prediction", "layouts", "space", "export", "readout",
+    "nodes", "drivers", "validation", "profile", "ray_cluster", "pool", "pool_choice", "analysis", "proposer",
+    "store", "trial_log", "budget", "search", "finals", "screens", "report", "launching", "study", "upkeep",
+    "jobs", "commands", "cli", "__main__",
 ]
 # fmt: on
 PACKAGE = Path(partitune.__file__).parent

@@ -15,8 +15,8 @@ import pytest
 from partitune import trial_log
 from partitune.cli import main
 from partitune.drivers.interface import run
-from partitune.drivers.ledger import Ledger, state_folder
 from partitune.errors import StoreError
+from partitune.nodes.ledger import Ledger, state_folder
 from partitune.result import Candidate, Objective
 from partitune.store import Store, StudyState
 from partitune.trial_log import TrialLog, log_file

@@ -9,12 +9,12 @@ from __future__ import annotations
 from partitune.drivers.command import CommandDriver
 from partitune.drivers.interface import Driver
 from partitune.drivers.launch_plan import LaunchRecipe
-from partitune.drivers.nodes import LocalNodes
 from partitune.drivers.ray_groups import RayGroup
-from partitune.drivers.ray_nodes import RayNodes
 from partitune.drivers.server import ServerDriver
 from partitune.drivers.simulator import SimulatorDriver
 from partitune.drivers.site_driver import SiteDriver
+from partitune.nodes.node import LocalNodes
+from partitune.nodes.ray_nodes import RayNodes
 from partitune.problem import Problem
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace

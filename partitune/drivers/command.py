@@ -13,17 +13,17 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from partitune.drivers.bench_results import BenchResult
-from partitune.drivers.engine_readout import Counters
-from partitune.drivers.failure_causes import failure_of, last_lines
-from partitune.drivers.launch import LaunchPlan, ProcessPlan
 from partitune.drivers.launch_plan import LaunchRecipe
 from partitune.drivers.measurement import measured
-from partitune.drivers.nodes import Node, NodeSource
 from partitune.drivers.windows import is_hopeless, read_window
 from partitune.errors import LaunchFailed, Refused, SpecError, TimedOut
 from partitune.export.deploy import export, served_model
+from partitune.nodes.launch import LaunchPlan, ProcessPlan
+from partitune.nodes.node import Node, NodeSource
 from partitune.partition.vector import format_partition
+from partitune.readout.bench_results import BenchResult
+from partitune.readout.engine_readout import Counters
+from partitune.readout.failure_causes import failure_of, last_lines
 from partitune.result import Candidate, Measurement
 from partitune.spec.words import filled
 

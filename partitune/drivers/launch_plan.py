@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from partitune.catalog import at_hand
-from partitune.drivers.launch import LaunchPlan, ProcessPlan
 from partitune.drivers.load_generators import PROGRAMS, Run, Target, words
 from partitune.drivers.recipe_checks import check_fit, forwarded_variables
 from partitune.drivers.server_commands import ServerCommand, Start, server_command
@@ -21,6 +20,7 @@ from partitune.engines.interface import Deployment, environment_knobs, flag_knob
 from partitune.errors import Refused, SpecError
 from partitune.export.deploy import served_model, start_variables
 from partitune.layouts import possible
+from partitune.nodes.launch import LaunchPlan, ProcessPlan
 from partitune.problem import LAYOUT, Problem
 from partitune.result import Candidate, Knob
 from partitune.spec.objectives import CLIENT_METRICS

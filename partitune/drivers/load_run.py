@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from partitune.drivers.engine_readout import Counters, read_metrics
-from partitune.drivers.failure_causes import last_lines
-from partitune.drivers.gates import ProgressWatch
-from partitune.drivers.http_probe import metrics_page
-from partitune.drivers.launch import ProcessPlan
 from partitune.drivers.startup import LOOK_S, RunningServer
 from partitune.errors import BenchmarkFailed, Stalled, TimedOut, Unhealthy
+from partitune.nodes.launch import ProcessPlan
+from partitune.readout.engine_readout import Counters, read_metrics
+from partitune.readout.failure_causes import last_lines
+from partitune.readout.gates import ProgressWatch
+from partitune.readout.http_probe import metrics_page
 
 _NAME = "load"
 _METRICS_S = 1.0

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from partitune.drivers.bench_results import BenchResult, median_metrics
-from partitune.drivers.engine_readout import Counters
 from partitune.load import typical_batches
 from partitune.problem import Problem
+from partitune.readout.bench_results import BenchResult, median_metrics
+from partitune.readout.engine_readout import Counters
 from partitune.result import Candidate, Measurement, StageReport
 
 

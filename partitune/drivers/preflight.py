@@ -11,10 +11,10 @@ import time
 import uuid
 
 from partitune.drivers.launch_plan import LaunchRecipe
-from partitune.drivers.nodes import Node, NodeSource
 from partitune.drivers.raylets import check_raylets
 from partitune.engines.installed_flags import read_help
 from partitune.errors import LaunchFailed
+from partitune.nodes.node import Node, NodeSource
 
 #: Seconds that an engine may take to list its flags: it imports everything first.
 HELP_LIMIT_S = 600.0

@@ -17,18 +17,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from partitune.drivers import what_runs
-from partitune.drivers.bench_results import BenchResult
-from partitune.drivers.engine_readout import Counters
 from partitune.drivers.launch_plan import LaunchRecipe
-from partitune.drivers.ledger import state_folder
 from partitune.drivers.load_run import counters, run_load
 from partitune.drivers.measurement import measured
-from partitune.drivers.nodes import Node, NodeSource
 from partitune.drivers.preflight import prepare
 from partitune.drivers.reference_text import ReferenceTexts
 from partitune.drivers.startup import LOOK_S, RunningServer
 from partitune.drivers.windows import is_hopeless, read_window
 from partitune.errors import NodeLost, RunError, Unhealthy
+from partitune.nodes.ledger import state_folder
+from partitune.nodes.node import Node, NodeSource
+from partitune.readout.bench_results import BenchResult
+from partitune.readout.engine_readout import Counters
 from partitune.result import Candidate, Measurement
 
 #: Seconds in which the family of a server that was killed is gone: keepers end the rest of it, and say so.

@@ -12,13 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from partitune.drivers.failure_causes import Kind, find_cause, last_lines
-from partitune.drivers.http_probe import complete, is_healthy, served_names
-from partitune.drivers.launch import LaunchPlan
-from partitune.drivers.launch_phase import Phase, phase_begun_by
-from partitune.drivers.log_lines import lines_of
-from partitune.drivers.nodes import Node, PortState
 from partitune.errors import LaunchFailed, NodeLost, RunError, TimedOut, Unhealthy
+from partitune.nodes.launch import LaunchPlan
+from partitune.nodes.node import Node, PortState
+from partitune.readout.failure_causes import Kind, find_cause, last_lines
+from partitune.readout.http_probe import complete, is_healthy, served_names
+from partitune.readout.launch_phase import Phase, phase_begun_by
+from partitune.readout.log_lines import lines_of
 from partitune.spec.runner import Limits
 
 #: Seconds between two looks at processes and health; logs are read at most once a second.

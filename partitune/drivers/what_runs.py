@@ -12,15 +12,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from partitune.drivers.engine_readout import Counters, LogReading, asynchronous_in, read_logs
-from partitune.drivers.http_probe import WorkerLayers, server_info, worker_layers
-from partitune.drivers.launch import LaunchPlan
 from partitune.drivers.startup import RunningServer
 from partitune.engines.interface import Deployment
 from partitune.engines.regimes import Regime
 from partitune.errors import LaunchFailed, Unhealthy
+from partitune.nodes.launch import LaunchPlan
 from partitune.partition.vector import format_partition
 from partitune.problem import Problem
+from partitune.readout.engine_readout import Counters, LogReading, asynchronous_in, read_logs
+from partitune.readout.http_probe import WorkerLayers, server_info, worker_layers
 from partitune.result import Candidate
 
 

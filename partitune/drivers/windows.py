@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitune.drivers.bench_results import BenchResult, read_bench
-from partitune.drivers.engine_readout import Counters
-from partitune.drivers.gates import check_window
 from partitune.drivers.launch_plan import LaunchRecipe
 from partitune.problem import Problem
+from partitune.readout.bench_results import BenchResult, read_bench
+from partitune.readout.engine_readout import Counters
+from partitune.readout.gates import check_window
 from partitune.spec.objectives import METRICS, Direction
 from partitune.spec.workload import RandomWorkload
 

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from partitune.drivers.launch import LaunchPlan, ProcessPlan
+from partitune.nodes.launch import LaunchPlan, ProcessPlan
 from partitune.partition.vector import format_partition
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from partitune.drivers.ledger import Ledger, state_folder
+from partitune.nodes.ledger import Ledger, state_folder
 
 DAY_S, HOUR_S = 86_400.0, 3_600.0
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from partitune.drivers.launch import ProcessPlan
-from partitune.drivers.ledger import MARKER
-from partitune.drivers.nodes import Node, PortState
 from partitune.errors import LaunchFailed
-from tests.test_drivers_keeper import FAMILY, wait_until
+from partitune.nodes.launch import ProcessPlan
+from partitune.nodes.ledger import MARKER
+from partitune.nodes.node import Node, PortState
+from tests.test_nodes_keeper import FAMILY, wait_until
 
 LISTEN = (
     "import socket, sys, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1);"

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from partitune.drivers.nodes import LocalNodes
+from partitune.nodes.node import LocalNodes
 
 pytestmark = pytest.mark.engine
 HERE = Path(__file__).parent

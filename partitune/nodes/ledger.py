@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from partitune.drivers.keeper import KILL_S, descendants, start_ticks
+from partitune.nodes.keeper import KILL_S, descendants, start_ticks
 
 #: In the environment of every process of a trial, and of their children.
 MARKER = "PARTITUNE_TRIAL"

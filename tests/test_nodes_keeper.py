@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from partitune.drivers import keeper, ledger
-from partitune.drivers.keeper import descendants, start_ticks
-from partitune.drivers.ledger import Ledger, ProcessName, Start
+from partitune.nodes import keeper, ledger
+from partitune.nodes.keeper import descendants, start_ticks
+from partitune.nodes.ledger import Ledger, ProcessName, Start
 
 #: A family as an engine's: a worker, and a grandchild in a session of its own that ignores SIGTERM.
 FAMILY = """
@@ -247,7 +247,7 @@ def test_a_start_is_a_leftover_only_when_its_owner_is_gone(tmp_path: Path) -> No
     made = ledger_.open("t", "engine", None, {})
     assert not made.is_leftover
     text = "import os, sys; sys.path.insert(0, sys.argv[2]); from pathlib import Path\n"
-    text += "from partitune.drivers.ledger import Ledger; Ledger(Path(sys.argv[1])).open('u', 'engine', None, {})"
+    text += "from partitune.nodes.ledger import Ledger; Ledger(Path(sys.argv[1])).open('u', 'engine', None, {})"
     subprocess.run([sys.executable, "-c", text, str(tmp_path), str(Path(__file__).parent.parent)], check=True)
     assert {start.trial: start.is_leftover for start in ledger_.starts()} == {"t": False, "u": True}
     ledger_.mark_unclean(made, "process 7 (x)")

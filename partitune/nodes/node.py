@@ -25,12 +25,12 @@ from typing import Protocol
 
 import psutil
 
-from partitune.drivers import keeper
-from partitune.drivers.gpu_memory import held_mib, used_mib
-from partitune.drivers.launch import ProcessPlan
-from partitune.drivers.ledger import MARKER, Ledger, Start, state_folder
-from partitune.drivers.long_logs import cut_log, read_log
 from partitune.errors import LaunchFailed, NodeLost
+from partitune.nodes import keeper
+from partitune.nodes.gpu_memory import held_mib, used_mib
+from partitune.nodes.launch import ProcessPlan
+from partitune.nodes.ledger import MARKER, Ledger, Start, state_folder
+from partitune.nodes.long_logs import cut_log, read_log
 
 #: Seconds that a family gets to end in order when whoever measures it died.
 ABANDONED_S = 10.0

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from partitune.drivers.http_probe import WorkerLayers, complete, is_healthy, metrics_page, served_names, worker_layers
 from partitune.errors import Unhealthy
+from partitune.readout.http_probe import WorkerLayers, complete, is_healthy, metrics_page, served_names, worker_layers
 
 
 class Answering(http.server.BaseHTTPRequestHandler):

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitune.drivers.failure_causes import Kind, failure_of, find_cause, last_lines
 from partitune.drivers.interface import MEMORY_CONSTRAINT, run
-from partitune.drivers.launch_phase import Phase
 from partitune.errors import LaunchFailed, OutOfMemory, Refused, RunError, Unhealthy
+from partitune.readout.failure_causes import Kind, failure_of, find_cause, last_lines
+from partitune.readout.launch_phase import Phase
 from partitune.result import Candidate, Measurement, Outcome
 from tests.engine_output import VLLM_READY, recorded, sglang, vllm
 

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from partitune.drivers.launch_phase import Phase, phase_begun_by
-from partitune.drivers.log_lines import LogLine, lines_of
 from partitune.errors import LaunchFailed, OutOfMemory, Refused, RunError, Unhealthy
+from partitune.readout.launch_phase import Phase, phase_begun_by
+from partitune.readout.log_lines import LogLine, lines_of
 
 
 class Kind(StrEnum):

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from partitune.drivers import long_logs
-from partitune.drivers.ledger import Ledger
-from partitune.drivers.nodes import LocalNode, PortState
 from partitune.errors import LaunchFailed, NodeLost
+from partitune.nodes import long_logs
+from partitune.nodes.ledger import Ledger
+from partitune.nodes.node import LocalNode, PortState
 from tests.contracts.node import LISTEN, NodeContract, plan, python
-from tests.test_drivers_keeper import FAMILY, wait_until
+from tests.test_nodes_keeper import FAMILY, wait_until
 
 ROOT = Path(__file__).parent.parent
 SLEEP = ("sleep", "60")
@@ -149,9 +149,9 @@ class TestQuarantine:
 ABANDON = """
 import os, sys
 from pathlib import Path
-from partitune.drivers.launch import ProcessPlan
-from partitune.drivers.ledger import Ledger
-from partitune.drivers.nodes import LocalNode
+from partitune.nodes.launch import ProcessPlan
+from partitune.nodes.ledger import Ledger
+from partitune.nodes.node import LocalNode
 folder = Path(sys.argv[1])
 plan = ProcessPlan(0, "h", (sys.executable, "-c", sys.argv[2]), {})
 LocalNode("127.0.0.1", folder).start("engine", "left", plan, None)
@@ -186,8 +186,8 @@ class LocalNodeElsewhere:
     TEXT = """
 import sys, time
 from pathlib import Path
-from partitune.drivers.launch import ProcessPlan
-from partitune.drivers.nodes import LocalNode
+from partitune.nodes.launch import ProcessPlan
+from partitune.nodes.node import LocalNode
 node = LocalNode("127.0.0.1", Path(sys.argv[1]))
 node.start("engine", "theirs", ProcessPlan(0, "h", ("sleep", "60"), {}), None)
 print("started", flush=True)

@@ -111,7 +111,7 @@ import json, sys, time
 from pathlib import Path
 from partitune.drivers.launch_plan import LaunchRecipe
 from partitune.drivers.ray_groups import RayGroup
-from partitune.drivers.ray_nodes import RayNodes
+from partitune.nodes.ray_nodes import RayNodes
 from partitune.drivers.server import ServerDriver
 from partitune.errors import ClusterError
 from partitune.pool import RayPool

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from partitune.drivers.launch import ProcessPlan
-from partitune.drivers.nodes import LocalNode, Node, PortState, ProcessState, StopProof
 from partitune.errors import ClusterError, NodeLost, PartituneError
+from partitune.nodes.launch import ProcessPlan
+from partitune.nodes.node import LocalNode, Node, PortState, ProcessState, StopProof
 
 #: Ray sets it to 1 in every worker that did not ask for CPUs; an engine takes it for the site's wish.
 _SET_BY_RAY = "OMP_NUM_THREADS"

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from partitune.drivers.log_lines import LogLine, lines_of
 from partitune.errors import BenchmarkFailed
+from partitune.readout.log_lines import LogLine, lines_of
 
 _LARGEST_PAGE = 16 << 20
 _CACHE_INFO = "vllm:cache_config_info"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitune.drivers.bench_results import TOOLS, median_metrics, read_bench
 from partitune.errors import BenchmarkFailed
+from partitune.readout.bench_results import TOOLS, median_metrics, read_bench
 from partitune.spec.objectives import METRICS
 from tests.engine_output import recorded
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitune.drivers.engine_readout import Counters, LogReading, asynchronous_in, read_logs, read_metrics
 from partitune.errors import BenchmarkFailed
+from partitune.readout.engine_readout import Counters, LogReading, asynchronous_in, read_logs, read_metrics
 from tests.engine_output import recorded, sglang, vllm
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from partitune.drivers.bench_results import BenchResult, read_bench
-from partitune.drivers.engine_readout import Counters, read_metrics
-from partitune.drivers.gates import GateLimits, ProgressWatch, check_window
 from partitune.errors import BenchmarkFailed, Stalled
+from partitune.readout.bench_results import BenchResult, read_bench
+from partitune.readout.engine_readout import Counters, read_metrics
+from partitune.readout.gates import GateLimits, ProgressWatch, check_window
 from tests.engine_output import recorded
 
 GOOD = BenchResult(

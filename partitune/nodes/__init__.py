@@ -1,0 +1,1 @@
+"""Machines: processes started on them, watched, and ended with proof."""
