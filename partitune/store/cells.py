@@ -7,7 +7,6 @@ nothing is replaced by a guess.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Mapping
@@ -90,12 +89,11 @@ class Cells:
 
     def mapping(self, column: str, value: object) -> dict[str, Any]:
         """A JSON object."""
-        text = self.text(column, value)
         try:
-            decoded = _decoded(text) if len(text) <= _SHORT else _DECODER.decode(text)
+            decoded = _DECODER.decode(self.text(column, value))
         except ValueError:
             self.reject(column, value, "JSON")
-        return dict(decoded) if isinstance(decoded, dict) else self.reject(column, value, "a JSON object")
+        return decoded if isinstance(decoded, dict) else self.reject(column, value, "a JSON object")
 
     def numbers(self, column: str, value: object) -> dict[str, float]:
         """A JSON object of numbers, such as metrics."""
@@ -117,10 +115,3 @@ def _refuse(constant: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)  # made once: json.loads makes one for every cell
-#: Characters of a cell that thousands of trials have in common, such as their knobs.
-_SHORT = 160
-
-
-@functools.lru_cache(maxsize=1024)
-def _decoded(text: str) -> object:
-    return _DECODER.decode(text)
