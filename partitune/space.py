@@ -93,7 +93,7 @@ class Space:
         for index, layout in enumerate(self._layouts):
             knobs = self._on(layout, start)
             with suppress(InfeasibleSpace):
-                partition = self._planner(layout).partition(EXACT_PLAN, knobs)
+                partition = self.planner_on(layout).partition(EXACT_PLAN, knobs)
                 yield Proposal(Candidate(partition, knobs), "exact", EXACT_PLAN)
             if index == 0:
                 yield from self._seed_proposals(start)
@@ -119,7 +119,8 @@ class Space:
         """`knobs` with the name of the layout, where that varies."""
         return {**knobs, LAYOUT: layout} if len(self._layouts) > 1 else knobs
 
-    def _planner(self, layout: str) -> Planner:
+    def planner_on(self, layout: str) -> Planner:
+        """The planner of one layout, by name. Raises SpecError."""
         if layout not in self._planners:
             problem = self.problem.on(layout)
             bounds = stage_bounds(problem.stages, problem.layers, fewest=self._fewest, most=self._most)
@@ -144,7 +145,7 @@ class Space:
                 Candidate(repaired(weights, self._bounds, self.problem.layers), knobs), "sampler", FREE_PLAN
             )
         plan, layout = str(params[PLAN]), str(params.get(LAYOUT, self.problem.layout.name))
-        planner = self._planner(layout)
+        planner = self.planner_on(layout)
         if plan not in planner.names:
             raise InfeasibleSpace(f"{plan} is a partition for another layout than {layout}")
         knobs = dict(self._on(layout, knobs))

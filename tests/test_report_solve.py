@@ -10,9 +10,10 @@ import pytest
 
 from partitune.cli import main
 from partitune.drivers.simulator import SimulatorDriver
+from partitune.errors import SpecError
 from partitune.problem import pose
 from partitune.report.solve import Solved, solve
-from partitune.result import Candidate
+from partitune.result import Candidate, Knob
 from partitune.space import Space
 from partitune.spec.search_space import SearchSpace, load_search_space
 
@@ -129,3 +130,14 @@ def test_where_nothing_fits_the_answer_is_no_and_says_what_is_missing(capsys: py
     assert code == 1
     assert "no partition fits: stage" in out
     assert "weights miss the card by" in out
+
+
+@pytest.mark.parametrize("knobs", [{"max_num_seqs": 0}, {"max_num_seqs": "lots"}, {"pipeline_parallel_size": 3}])
+def test_a_value_that_no_engine_takes_is_named(knobs: dict[str, Knob]) -> None:
+    with pytest.raises(SpecError, match=next(iter(knobs))):
+        solve(load_search_space("tiny"), knobs)
+
+
+def test_a_layout_is_solved_on_its_own_stages() -> None:
+    solved = solve(load_search_space("qwen3-235b-8xh100-layouts"), {"layout": "tp4-pp2"})
+    assert all(len(row.partition) == 2 and sum(row.partition) == 94 for row in solved.rows)

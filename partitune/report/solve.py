@@ -21,7 +21,8 @@ from partitune.partition.legality import illegal_reasons
 from partitune.partition.stage_order import count_orders, launchable_orders
 from partitune.partition.vector import format_partition
 from partitune.plans import DEFAULT_PLAN, EXACT_PLAN
-from partitune.problem import Problem, pose
+from partitune.problem import LAYOUT, Problem, pose
+from partitune.report.explain import candidate_of
 from partitune.report.figures import figure, knobs_text
 from partitune.report.output import Output, table
 from partitune.result import Candidate, Knob
@@ -131,7 +132,9 @@ def solve(spec: SearchSpace, knobs: Mapping[str, Knob]) -> Solved:
         SpecError: the search space, or a combination of flags that the engine refuses.
     """
     problem = pose(spec)
-    planner = Space(problem, spec).planner
+    candidate_of(problem, None, knobs)  # flags and values that no engine takes
+    layout = str(knobs.get(LAYOUT, problem.layout.name))
+    planner, problem = Space(problem, spec).planner_on(layout), problem.on(layout)
     named: dict[tuple[int, ...], list[str]] = {problem.default_partition: [DEFAULT_PLAN]}
     infeasible = ""
     try:
