@@ -23,7 +23,7 @@ from typing import ClassVar, NoReturn
 
 from acts import act  # type: ignore[import-not-found]
 
-LAYER_S = float(os.environ.get("FAKE_ENGINE_LAYER_S", "0.0005"))
+LAYER_S = float(os.environ.get("FAKE_ENGINE_LAYER_S", "0.001"))
 LAYERS = 36  # of the model that says it is qwen3-8b
 GIB_A_LAYER = 0.25
 KV_BLOCKS, BLOCK = 4096, 16
