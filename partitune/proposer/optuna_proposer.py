@@ -71,7 +71,7 @@ class OptunaProposer:
         self._seed = seed
         self._study = self._new_study()
         self._distributions = distributions(space)
-        self._first = list(space.first_proposals())
+        self._first = space.first_proposals()  # worked out as they are asked for: a finished study asks for none
         self._grid = _shuffled_grid(self._distributions, seed)
         self._known: set[str] = set()
         self._pending: dict[str, Trial | None] = {}
@@ -83,8 +83,7 @@ class OptunaProposer:
 
     def ask(self) -> Proposal | None:
         """The next new candidate; None when the space holds nothing that was not tried."""
-        while self._first:
-            proposal = self._first.pop(0)
+        for proposal in self._first:
             if self._is_new(proposal):
                 self._pending[proposal.candidate.digest] = None
                 return proposal
