@@ -91,15 +91,14 @@ class ServerDriver:
             found.launches_s.append(time.monotonic() - begin)
             self._check(candidate, server, text, found)
             self._measure_windows(server, found)
-        except BaseException as error:
-            if isinstance(error, RunError):
-                with suppress(NodeLost):
-                    error.detail = error.detail or server.last_words()
-            with suppress(NodeLost):  # what went wrong first is the reason
-                server.stop()
+        except RunError as error:
+            with suppress(NodeLost):
+                error.detail = error.detail or server.last_words()
             raise
-        with suppress(NodeLost):  # the figures stand; the machine's own ledger knows what is left
-            server.stop()
+        finally:
+            # Figures stand and what went wrong first is the reason; the machine's own ledger knows what is left.
+            with suppress(NodeLost):
+                server.stop()
 
     def _plan(self, candidate: Candidate, nodes: Sequence[Node], deadline_s: float) -> RunningServer:
         runner = self.recipe.runner
