@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from partitune.cluster.gpus import gpu
-from partitune.cluster.placement import build_placement
-from partitune.costs.interface import Batch, decode
+from partitune.costs.cost_model import Batch, decode
 from partitune.costs.roofline import RooflineCosts
-from partitune.engines import engine
-from partitune.model.reader import load_architecture
+from partitune.engines.registry import engine
+from partitune.hardware.gpus import gpu
+from partitune.hardware.placement import build_placement
+from partitune.models.reader import load_architecture
 
 SET_UPS = (
     ("kimi-k3", "B300", 2, 8),

@@ -22,11 +22,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from partitune.cluster.gpus import gpu
-from partitune.cluster.hardware import Gpu
 from partitune.costs.blocks import ELEMENTWISE_BANDWIDTH, EXPERT_PASSES
 from partitune.costs.fitted import Fit
 from partitune.costs.kernels import Curve, distinct_experts
+from partitune.hardware.gpus import Gpu, gpu
 
 OUTPUT = Path(__file__).parents[1] / "partitune" / "costs" / "fitted_constants.json"
 GPU_OF = {

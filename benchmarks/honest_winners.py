@@ -13,7 +13,7 @@ import numpy as np
 from partitune.analysis.comparison import NO_DIFFERENCE, gain
 from partitune.analysis.final import Final, Run, most_runs
 from partitune.analysis.significance import paired_gain, pairs_needed
-from partitune.result import Objective
+from partitune.candidate import Objective
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
 ZONE = 0.01

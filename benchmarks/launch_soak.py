@@ -28,11 +28,11 @@ from pathlib import Path
 import psutil
 import yaml
 
+from partitune.candidate import Result
 from partitune.errors import StoreError
-from partitune.nodes.keeper import descendants, start_ticks
-from partitune.nodes.ledger import Ledger, Start
-from partitune.nodes.node import LocalNode
-from partitune.result import Result
+from partitune.execution.processes.ledger import Ledger, Start
+from partitune.execution.processes.node import LocalNode
+from partitune.execution.processes.process_supervisor import descendants, start_ticks
 from partitune.store import Store
 from tests.fake_engine import PROGRAM
 from tests.fake_recipe import LIMITS, SPACE, marker_of

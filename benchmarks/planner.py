@@ -16,7 +16,7 @@ from itertools import combinations
 import numpy as np
 
 from benchmarks.synthetic_instances import LAYERS, STAGES, Server, true_costs
-from partitune.partition.solver import (
+from partitune.planning.solver import (
     Floats,
     along,
     fluid_bound_s,
@@ -26,7 +26,7 @@ from partitune.partition.solver import (
     pareto_front,
     stage_tensor,
 )
-from partitune.partition.stage_order import launchable_orders
+from partitune.planning.stage_order import launchable_orders
 
 #: CPU milliseconds that a solve may take, by layers and stages.
 TARGETS = {(93, 8): 5.0, (200, 64): 200.0}

@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations, product
 
-from partitune.costs.interface import Batch, StageCosts
-from partitune.drivers.simulator import SimulatorDriver
-from partitune.engines.regimes import Regime
-from partitune.engines.vllm import Vllm
-from partitune.partition.vector import format_partition
-from partitune.problem import Problem, pose
-from partitune.result import Candidate
-from partitune.sim.inputs import DEFAULT_OVERHEADS, SchedulerSettings
-from partitune.sim.simulator import simulate
-from partitune.sim.vllm_deployment import vllm_settings
+from partitune.candidate import Candidate
+from partitune.costs.cost_model import Batch, StageCosts
+from partitune.engines.vllm.engine import Vllm
+from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.vllm.scheduler.engine_core import simulate
+from partitune.engines.vllm.scheduler.inputs import DEFAULT_OVERHEADS, SchedulerSettings
+from partitune.engines.vllm.scheduler.settings import vllm_settings
+from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.partition import format_partition
+from partitune.planning.problem import Problem, pose
 from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import load_search_space
 from tests import reference_simulator

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from partitune.budget import Budget
-from partitune.pool import RayPool
-from partitune.problem import pose
-from partitune.result import Candidate, Knob, Measurement, Result, StageReport
-from partitune.search import search
-from partitune.space import Proposal, Space
+from partitune.candidate import Candidate, Knob, Measurement, Result, StageReport
+from partitune.execution.pools.pools import RayPool
+from partitune.planning.problem import pose
+from partitune.search.budget import Budget
+from partitune.search.loop import search
+from partitune.search.space import Proposal, Space
 from partitune.spec.search_space import load_search_space
 from partitune.store import Store
 

@@ -29,13 +29,13 @@ from benchmarks.synthetic_instances import (
     true_costs,
     with_costs,
 )
-from partitune.drivers.interface import MEMORY_CONSTRAINT
-from partitune.partition.solver import Solution
-from partitune.plans import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS
-from partitune.proposer.interface import Proposer
-from partitune.proposer.optuna_proposer import OptunaProposer
-from partitune.result import Candidate, Knob, Measurement, Objective, Outcome, Result
-from partitune.space import FREE_PLAN, PLAN, Domain, Proposal, Space, repaired
+from partitune.candidate import Candidate, Knob, Measurement, Objective, Outcome, Result
+from partitune.execution.driver import MEMORY_CONSTRAINT
+from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS
+from partitune.planning.solver import Solution
+from partitune.search.proposers.optuna import OptunaProposer
+from partitune.search.proposers.proposer import Proposer
+from partitune.search.space import FREE_PLAN, PLAN, Domain, Proposal, Space, repaired
 from partitune.spec.knobs import RealRange, WholeRange
 
 INSTANCES = 20

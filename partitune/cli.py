@@ -18,17 +18,17 @@ from partitune import __version__
 from partitune.commands.catalog import add_list
 from partitune.commands.explain import add_explain
 from partitune.commands.export import add_export
+from partitune.commands.jobs import add_commands as add_jobs
 from partitune.commands.launch import add_launch
 from partitune.commands.layouts import add_layouts
 from partitune.commands.search import add_search
 from partitune.commands.solve import add_solve
 from partitune.commands.studies import add_studies
 from partitune.commands.study_arguments import DEFAULT_DATABASE
+from partitune.commands.upkeep import add_commands as add_upkeep
 from partitune.commands.validate import add_validate
 from partitune.commands.verify import add_verify
 from partitune.errors import PartituneError
-from partitune.jobs.arguments import add_commands as add_jobs
-from partitune.upkeep.arguments import add_commands as add_upkeep
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,17 +15,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from partitune.cluster.hardware import Link
-from partitune.costs.interface import Batch, StageCosts
-from partitune.drivers.simulator import SimulatorDriver
-from partitune.engines.vllm import Vllm
-from partitune.model.published import find_model
-from partitune.problem import Problem, pose
-from partitune.result import Candidate, Knob, Measurement
-from partitune.sim.inputs import DEFAULT_OVERHEADS, Overheads, SchedulerSettings
-from partitune.sim.run import Run
-from partitune.sim.simulator import simulate
-from partitune.sim.vllm_deployment import vllm_settings
+from partitune.candidate import Candidate, Knob, Measurement
+from partitune.costs.cost_model import Batch, StageCosts
+from partitune.engines.vllm.engine import Vllm
+from partitune.engines.vllm.scheduler.engine_core import simulate
+from partitune.engines.vllm.scheduler.inputs import DEFAULT_OVERHEADS, SchedulerSettings
+from partitune.engines.vllm.scheduler.settings import vllm_settings
+from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.hardware.links import Link
+from partitune.models.published import find_model
+from partitune.planning.problem import Problem, pose
+from partitune.simulation.overheads import Overheads
+from partitune.simulation.run import Run
 from partitune.spec.search_space import SearchSpace
 
 #: What each format writes into `quantization_config`; the block FP8 one is Qwen's own.
@@ -122,7 +123,7 @@ def config_of(folder: Path, model: str, **changes: object) -> Path:
     """The catalog's config.json of `model` with some fields changed, as a file of its own."""
     known = find_model(model)
     assert known is not None
-    config = json.loads(files("partitune.model").joinpath("configs", known.file).read_text("utf-8"))
+    config = json.loads(files("partitune.models").joinpath("configs", known.file).read_text("utf-8"))
     path = folder / "config.json"
     path.write_text(json.dumps(config | changes), encoding="utf-8")
     return path

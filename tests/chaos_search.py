@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import partitune.drivers.choose
+import partitune.execution.drivers
+from partitune.candidate import Candidate, Measurement
 from partitune.cli import main
-from partitune.drivers.simulator import SimulatorDriver
-from partitune.result import Candidate, Measurement
+from partitune.execution.simulator_driver import SimulatorDriver
 
 JOURNAL = "PARTITUNE_CHAOS_JOURNAL"
 DELAY_S = 0.4
@@ -33,5 +33,5 @@ class SlowSimulator(SimulatorDriver):
 if __name__ == "__main__":
     from tests import chaos_search  # as workers know it, not as __main__
 
-    vars(partitune.drivers.choose)["SimulatorDriver"] = chaos_search.SlowSimulator
+    vars(partitune.execution.drivers)["SimulatorDriver"] = chaos_search.SlowSimulator
     sys.exit(main(sys.argv[1:]))

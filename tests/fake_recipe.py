@@ -9,13 +9,13 @@ from pathlib import Path
 
 import psutil
 
-from partitune.drivers.launch_plan import LaunchRecipe
-from partitune.drivers.server import ServerDriver
-from partitune.nodes.keeper import start_ticks
-from partitune.nodes.ledger import MARKER
-from partitune.nodes.node import LocalNodes
-from partitune.problem import pose
-from partitune.result import Candidate, Knob
+from partitune.candidate import Candidate, Knob
+from partitune.execution.processes.ledger import MARKER
+from partitune.execution.processes.node import LocalNodes
+from partitune.execution.processes.process_supervisor import start_ticks
+from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.server_driver import ServerDriver
+from partitune.planning.problem import pose
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.fake_engine import ACT, PROGRAM

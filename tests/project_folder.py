@@ -25,7 +25,7 @@ def make_project(folder: Path) -> Path:
     """The search space of a new project in `folder`."""
     for name in ("model/.git", "load", ".git/objects", "venv"):
         (folder / name).mkdir(parents=True)
-    config = files("partitune.model").joinpath("configs", "Qwen--Qwen3-8B.json").read_bytes()
+    config = files("partitune.models").joinpath("configs", "Qwen--Qwen3-8B.json").read_bytes()
     (folder / "model" / "config.json").write_bytes(config)
     for name in ("model/model-00001-of-00002.safetensors", ".git/objects/pack", "model/.git/pack", "results.db"):
         with (folder / name).open("wb") as file:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partitune.costs.interface import Batch, StageCosts
-from partitune.engines.regimes import Regime
-from partitune.sim.inputs import BatchCap, Overheads, Request, SchedulerSettings, SchedulingPolicy
-from partitune.sim.run import RequestTimes, Run, Step
+from partitune.costs.cost_model import Batch, StageCosts
+from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.vllm.scheduler.inputs import BatchCap, SchedulerSettings, SchedulingPolicy
+from partitune.simulation.overheads import Overheads
+from partitune.simulation.request import Request
+from partitune.simulation.run import RequestTimes, Run, Step
 
 
 @dataclass(eq=False)

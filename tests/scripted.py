@@ -7,8 +7,8 @@ import signal
 import time
 from dataclasses import dataclass
 
+from partitune.candidate import Candidate, Knob, Measurement, StageReport
 from partitune.errors import BenchmarkFailed, LaunchFailed, OutOfMemory, Stalled, TimedOut
-from partitune.result import Candidate, Knob, Measurement, StageReport
 
 
 def measurement(throughput: float, **constraints: float) -> Measurement:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partitune.cluster.hardware import Gpu
-from partitune.model.architecture import (
+from partitune.hardware.gpus import Gpu
+from partitune.models.architecture import (
     STATE_KINDS,
     Architecture,
     Attention,

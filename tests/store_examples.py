@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partitune.result import Candidate, Measurement, Outcome, Result, StageReport
+from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport
 from partitune.store import Resumed, Store
 
 SPEC = {"model": "kimi-k3", "parallel": {"pp": 2, "tp": 8}, "knobs": [{"name": "max_num_seqs", "values": [64, 128]}]}

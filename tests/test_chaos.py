@@ -236,8 +236,8 @@ def test_twenty_kills_lose_nothing_repeat_nothing_and_leave_nothing(tmp_path: Pa
 AWAY = """
 import sys, time
 from partitune.errors import ClusterError
-from partitune.pool import RayPool
-from partitune.result import Candidate
+from partitune.execution.pools.pools import RayPool
+from partitune.candidate import Candidate
 from tests.scripted import ScriptedDriver
 pool = RayPool(ScriptedDriver(), address=sys.argv[1], patience_s=3)
 pool.start()
@@ -282,8 +282,8 @@ def test_a_cluster_that_stays_away_is_waited_for_and_then_given_up() -> None:
 
 BACK = """
 import sys
-from partitune.pool import RayPool
-from partitune.result import Candidate
+from partitune.execution.pools.pools import RayPool
+from partitune.candidate import Candidate
 from tests.scripted import ScriptedDriver
 with RayPool(ScriptedDriver(), address=sys.argv[1], patience_s=120) as pool:
     first, second = Candidate((1,), {"act": "ok"}), Candidate((2,), {"act": "ok"})

@@ -7,15 +7,30 @@ from pathlib import Path
 
 import partitune
 
-# fmt: off
-ROOMS = [
-    "errors", "result", "bill", "catalog", "spec", "model", "cluster", "partition", "costs", "engines", "sim",
-    "mix", "problem", "load", "stage_times", "plans", "prediction", "layouts", "space", "export", "readout",
-    "nodes", "drivers", "validation", "profile", "ray_cluster", "pool", "pool_choice", "analysis", "proposer",
-    "store", "trial_log", "budget", "search", "finals", "screens", "report", "launching", "study", "upkeep",
-    "jobs", "commands", "cli", "__main__",
-]
-# fmt: on
+#: The architecture: a room may use those before it. `docs/architecture.md` says what each is for.
+ROOMS = (
+    "errors",
+    "partition",
+    "candidate",
+    "spec",
+    "models",
+    "hardware",
+    "costs",
+    "simulation",
+    "engines",
+    "planning",
+    "export",
+    "execution",
+    "analysis",
+    "store",
+    "search",
+    "fidelity",
+    "report",
+    "jobs",
+    "commands",
+    "cli",
+    "__main__",
+)
 PACKAGE = Path(partitune.__file__).parent
 
 

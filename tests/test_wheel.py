@@ -89,7 +89,7 @@ def test_only_partitune_is_installed_and_all_of_it(built: Built) -> None:
     for folder in ("search_spaces", "runners"):
         wanted |= {f"partitune/_catalog/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.*")}
     assert {name for name in names if name.startswith("partitune/")} == wanted
-    assert len([name for name in names if name.startswith("partitune/model/configs/")]) > 40
+    assert len([name for name in names if name.startswith("partitune/models/configs/")]) > 40
     assert {"partitune/py.typed", "partitune/costs/fitted_constants.json"} <= names
     assert {f"{metadata}/licenses/LICENSE", f"{metadata}/licenses/NOTICE"} <= names
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitune.analysis.pareto import costs_of, front
-from partitune.result import Objective, Outcome, Result
+from partitune.candidate import Objective, Outcome, Result
 
 #: Relative difference below which two deployments count as equal.
 INDIFFERENCE_ZONE = 0.01

@@ -17,7 +17,7 @@ from typing import Literal
 
 from partitune.analysis.comparison import INDIFFERENCE_ZONE, gain
 from partitune.analysis.significance import survivors
-from partitune.result import Objective, Outcome, Result
+from partitune.candidate import Objective, Outcome, Result
 
 Phase = Literal["selection", "verdict"]
 #: Rounds that halve as many finalists as there can be: a thousand.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partitune.analysis.pareto import Costs, costs_of
-from partitune.result import Objective, Result
+from partitune.candidate import Objective, Result
 
 #: How far beyond the worst value the reference lies, as a share of the range.
 MARGIN = 0.1

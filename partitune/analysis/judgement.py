@@ -17,7 +17,7 @@ from typing import Any
 from partitune.analysis.comparison import NO_DIFFERENCE, WORSE, Change, Comparison
 from partitune.analysis.final import Final, Run, measured_value, most_runs
 from partitune.analysis.significance import MOST_PAIRS, PairedGain, paired_gain, pairs_needed
-from partitune.result import Objective, Outcome, Result
+from partitune.candidate import Objective, Outcome, Result
 
 
 @dataclass(frozen=True, slots=True)

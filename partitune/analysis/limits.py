@@ -26,21 +26,21 @@ from typing import Any
 
 import numpy as np
 
+from partitune.candidate import Candidate
+from partitune.costs.cost_model import Floats
 from partitune.costs.fitted import at_data_sheet
-from partitune.costs.interface import Floats
 from partitune.costs.roofline import RooflineCosts
-from partitune.drivers.simulator import SimulatorDriver
-from partitune.engines.interface import Flow
+from partitune.engines.engine import Flow
 from partitune.errors import InfeasibleSpace, RunError
-from partitune.load import cohorts
-from partitune.partition.legality import stage_bounds
-from partitune.partition.solver import along, minimise_bottleneck, minimise_sum
-from partitune.partition.vector import format_partition
-from partitune.plans import Planner
-from partitune.prediction import throughput_bound
-from partitune.problem import Problem
-from partitune.result import Candidate
-from partitune.stage_times import StageTimes, Work
+from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.partition import format_partition
+from partitune.planning.legality import stage_bounds
+from partitune.planning.planner import Planner
+from partitune.planning.problem import Problem
+from partitune.planning.solver import along, minimise_bottleneck, minimise_sum
+from partitune.planning.stage_times import StageTimes, Work
+from partitune.planning.throughput import throughput_bound
+from partitune.planning.typical_batches import cohorts
 
 #: A gain below this is not worth a changed configuration: runs of equal configurations differ by as much.
 INDIFFERENCE = 0.01

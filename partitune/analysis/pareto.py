@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from partitune.result import Objective, Outcome, Result
+from partitune.candidate import Objective, Outcome, Result
 
 #: A range on the front below this share of the objective's best value is scaled as if it were this wide.
 FLAT = 0.01

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitune.analysis.comparison import NO_DIFFERENCE, WORSE
-from partitune.result import Objective
+from partitune.candidate import Objective
 
 #: Share of intervals that hold the true ratio; a little over 0.95, so that of equal deployments 95 % are called equal.
 CONFIDENCE = 0.96

@@ -15,10 +15,10 @@ def add_list(commands: Commands) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from partitune.catalog import Kind, list_catalog
-    from partitune.model.published import catalog_names
+    from partitune.models.published import catalog_names
     from partitune.report.output import stdout
     from partitune.report.terminal import catalog_table
+    from partitune.spec.catalog import Kind, list_catalog
 
     entries = [entry for kind in Kind for entry in list_catalog(kind)]
     if arguments.json:

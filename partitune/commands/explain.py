@@ -12,7 +12,7 @@ from partitune.commands.space_arguments import add_space_arguments, space_of
 from partitune.errors import SpecError
 
 if TYPE_CHECKING:  # for annotations only: it costs a good part of a second
-    from partitune.problem import Problem
+    from partitune.planning.problem import Problem
 
 
 def add_explain(commands: Commands) -> None:
@@ -26,9 +26,9 @@ def add_explain(commands: Commands) -> None:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from partitune.partition.vector import parse_partition
-    from partitune.problem import pose
-    from partitune.report.explain import candidate_of, explain, trace
+    from partitune.analysis.explanation import candidate_of, explain, trace
+    from partitune.partition import parse_partition
+    from partitune.planning.problem import pose
     from partitune.report.output import stdout
     from partitune.report.terminal import print_explained
 

@@ -24,9 +24,9 @@ def _export(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from partitune.export.deploy import export
-    from partitune.problem import pose
-    from partitune.report.summary import remarks, trial_to_export
+    from partitune.planning.problem import pose
     from partitune.spec.search_space import SearchSpace
+    from partitune.store.summary import remarks, trial_to_export
 
     with reading(arguments) as store:
         study = study_name(store, arguments.study)

@@ -12,8 +12,8 @@ from partitune.commands.space_arguments import add_space_arguments, space_of
 from partitune.errors import Refused
 
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
-    from partitune.launching import Planned
-    from partitune.result import Result
+    from partitune.candidate import Result
+    from partitune.search.launching import Planned
 
 
 def add_launch(commands: Commands) -> None:
@@ -28,10 +28,10 @@ def add_launch(commands: Commands) -> None:
 
 
 def _launch(arguments: argparse.Namespace) -> int:
-    from partitune.launching import launch, planned, starting_driver
-    from partitune.partition.vector import parse_partition
-    from partitune.problem import LAYOUT, pose
-    from partitune.report.explain import candidate_of
+    from partitune.analysis.explanation import candidate_of
+    from partitune.partition import parse_partition
+    from partitune.planning.problem import LAYOUT, pose
+    from partitune.search.launching import launch, planned, starting_driver
     from partitune.spec.runner import load_runner
 
     space = space_of(arguments)
@@ -62,9 +62,9 @@ def _show_plan(planned: Planned, as_json: bool) -> int:
 
 
 def _show(result: Result, as_json: bool) -> int:
+    from partitune.candidate import Outcome
     from partitune.report.output import stdout
     from partitune.report.terminal import print_result
-    from partitune.result import Outcome
 
     if as_json:
         measured = None if result.measurement is None else result.measurement.to_json()

@@ -11,7 +11,7 @@ from partitune.commands.space_arguments import add_space_arguments, space_of
 from partitune.commands.study_arguments import add_output_arguments, explained_summary_of
 
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
-    from partitune.budget import Progress
+    from partitune.search.budget import Progress
     from partitune.store import Store
 
 
@@ -48,9 +48,9 @@ def _search(arguments: argparse.Namespace) -> int:
     from partitune.report.output import stdout
     from partitune.report.progress import Watcher
     from partitune.report.terminal import print_summary
+    from partitune.search.study import Plan, objectives_of, run, stored_search
     from partitune.spec.overrides import with_settings
     from partitune.spec.runner import load_runner
-    from partitune.study import Plan, objectives_of, run, stored_search
 
     stored, runner = (None, "simulator") if arguments.resume is None else stored_search(arguments.db, arguments.resume)
     spec = space_of(arguments, stored)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from partitune.errors import SpecError
 
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
-    from partitune.report.summary import Summary
     from partitune.store import Store
+    from partitune.store.summary import Summary
 
 DEFAULT_DATABASE = "results.db"
 
@@ -50,9 +50,9 @@ def study_name(store: Store, given: str | None) -> str:
 
 def summary_of(store: Store, study: str) -> Summary:
     """What that study found."""
-    from partitune.report.summary import summarise
+    from partitune.search.study import objectives_of, rules_of
     from partitune.spec.search_space import SearchSpace
-    from partitune.study import objectives_of, rules_of
+    from partitune.store.summary import summarise
 
     spec = SearchSpace.from_mapping(store.study(study).spec, source=f"{store.label}: study {study}")
     return summarise(store, study, objectives_of(spec), rules_of(spec))
@@ -62,7 +62,7 @@ def explained_summary_of(store: Store, study: str) -> Summary:
     """The same, with how far the best is from the limit, as the simulator sees it."""
     from partitune.analysis.limits import distances
     from partitune.errors import RunError
-    from partitune.problem import pose
+    from partitune.planning.problem import pose
     from partitune.spec.search_space import SearchSpace
 
     summary = summary_of(store, study)

@@ -15,7 +15,7 @@ def add_verify(commands: Commands) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from partitune.report.verification import verify_kv, verify_schedules
+    from partitune.fidelity.verification import verify_kv, verify_schedules
 
     check = {"schedules": verify_schedules, "kv": verify_kv}[arguments.what]
     found = check(arguments.files)

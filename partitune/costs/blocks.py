@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from partitune.cluster.hardware import Gpu
-from partitune.cluster.layout import Exchange, Layout
+from partitune.costs.cost_model import Batch
 from partitune.costs.fitted import Origin, curve, fits
-from partitune.costs.grids import Grid
-from partitune.costs.interface import Batch
 from partitune.costs.kernels import at_most, distinct_experts
-from partitune.costs.silicon import Kernels
-from partitune.costs.silicon_blocks import Mixer, measured_attention, measured_ffn
+from partitune.costs.measured.blocks import Mixer, measured_attention, measured_ffn
+from partitune.costs.measured.grids import Grid
+from partitune.costs.measured.operations import Kernels
 from partitune.errors import SpecError
-from partitune.model.architecture import STATE_KINDS, Architecture, Attention, AttentionBlock, Ffn, FfnBlock
+from partitune.hardware.gpus import Gpu
+from partitune.hardware.parallelism import Exchange, Layout
+from partitune.models.architecture import STATE_KINDS, Architecture, Attention, AttentionBlock, Ffn, FfnBlock
 
 #: FLOPs per head, new token and context token when MLA decodes over the compressed KV (512 + 64 wide keys, 512 values;
 #: every published MLA model has these widths).

@@ -8,10 +8,10 @@ aiconfigurator-core 0.12.0, see fitted.py).
 
 from __future__ import annotations
 
-from partitune.cluster.hardware import Gpu
 from partitune.costs.fitted import Origin, curve
 from partitune.costs.kernels import Curve
-from partitune.costs.silicon import Kernels
+from partitune.costs.measured.operations import Kernels
+from partitune.hardware.gpus import Gpu
 
 _MEASURED_SIZES = (2, 4, 8)
 

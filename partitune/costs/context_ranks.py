@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from partitune.cluster.hardware import Gpu
-from partitune.cluster.layout import Layout
 from partitune.costs.collectives import TensorParallelGroup
-from partitune.costs.interface import Batch
-from partitune.model.architecture import STATE_KINDS, Attention, AttentionBlock
+from partitune.costs.cost_model import Batch
+from partitune.hardware.gpus import Gpu
+from partitune.hardware.parallelism import Layout
+from partitune.models.architecture import STATE_KINDS, Attention, AttentionBlock
 
 #: Widths of a query against the compressed cache of latent attention and of what comes back (published MLA models).
 _LATENT_WIDTHS = 576 + 512

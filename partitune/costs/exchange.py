@@ -8,11 +8,12 @@ average. Data ranks step together, so all of them are taken to have as many toke
 
 from __future__ import annotations
 
-from partitune.cluster.hardware import Gpu, Placement
-from partitune.cluster.layout import Exchange
-from partitune.cluster.links import link_in_node
 from partitune.costs.collectives import TensorParallelGroup
 from partitune.costs.kernels import distinct_experts
+from partitune.hardware.gpus import Gpu
+from partitune.hardware.links import link_in_node
+from partitune.hardware.parallelism import Exchange
+from partitune.hardware.placement import Placement
 
 
 class ExpertExchange:

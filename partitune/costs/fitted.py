@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from partitune.cluster.gpus import GPUS
-from partitune.cluster.hardware import Gpu
 from partitune.costs.kernels import Curve
+from partitune.hardware.gpus import GPUS, Gpu
 
 #: GPU -> measured systems, nearest first. The first stands for the GPU itself where it has the same name.
 _NEAREST: dict[str, tuple[str, ...]] = {

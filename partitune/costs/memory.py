@@ -19,11 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partitune.cluster.hardware import Gpu, Placement
-from partitune.cluster.layout import Exchange, Layout
 from partitune.costs.blocks import rank_bytes
-from partitune.costs.interface import Floats
-from partitune.model.architecture import Architecture, Ffn, Layer
+from partitune.costs.cost_model import Floats
+from partitune.hardware.gpus import Gpu
+from partitune.hardware.parallelism import Exchange, Layout
+from partitune.hardware.placement import Placement
+from partitune.models.architecture import Architecture, Ffn, Layer
 
 _GIB = 1 << 30
 #: CUDA context, kernels, allocator slack: 0.6 GiB (typical of an idle engine process). Estimate.

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partitune.cluster.hardware import Gpu, Placement
 from partitune.costs.blocks import (
     ELEMENTWISE_BANDWIDTH,
     ELEMENTWISE_FIXED_S,
@@ -25,14 +24,16 @@ from partitune.costs.blocks import (
 )
 from partitune.costs.collectives import TensorParallelGroup
 from partitune.costs.context_ranks import ContextRanks
+from partitune.costs.cost_model import Batch, Floats
 from partitune.costs.exchange import ExpertExchange
 from partitune.costs.fitted import Origin, curve
-from partitune.costs.interface import Batch, Floats
-from partitune.costs.silicon import Kernels, kernels_on
-from partitune.costs.silicon_tables import PACKAGE, installed_release
+from partitune.costs.measured.operations import Kernels, kernels_on
+from partitune.costs.measured.tables import PACKAGE, installed_release
 from partitune.costs.stages import BoundStages
 from partitune.errors import SpecError
-from partitune.model.architecture import Architecture, Attention, AttentionBlock, Ffn, FfnBlock
+from partitune.hardware.gpus import Gpu
+from partitune.hardware.placement import Placement
+from partitune.models.architecture import Architecture, Attention, AttentionBlock, Ffn, FfnBlock
 
 #: Vectors of hidden_size a fused residual-add and norm moves per token: reads two, writes two.
 _VECTORS_PER_NORM = 4

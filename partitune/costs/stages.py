@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from partitune.costs.interface import Batch
+from partitune.costs.cost_model import Batch
 
 if TYPE_CHECKING:  # the model makes its stages; the import is for the type only
     from partitune.costs.roofline import RooflineCosts

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from partitune.result import Knob
+from partitune.candidate import Knob
 
 
 class Kind(StrEnum):

@@ -19,13 +19,13 @@ from pathlib import Path
 import yaml
 
 from partitune import __version__
-from partitune.engines.interface import Deployment, flag_knobs
+from partitune.candidate import Candidate, Knob
+from partitune.engines.engine import Deployment, flag_knobs
 from partitune.errors import SpecError
 from partitune.export.env_file import comment_line, parse, render
 from partitune.export.placement_notes import placement_notes, stages_differ_on_a_node, start_warnings
-from partitune.partition.vector import format_partition, parse_partition
-from partitune.problem import Problem
-from partitune.result import Candidate, Knob
+from partitune.partition import format_partition, parse_partition
+from partitune.planning.problem import Problem
 
 HEADER = "written by partitune"
 

@@ -7,9 +7,9 @@ by another rule, which `cluster.ray_order` applies to a cluster that is up.
 
 from __future__ import annotations
 
-from partitune.cluster.hardware import Placement
-from partitune.problem import Problem
-from partitune.result import Candidate
+from partitune.candidate import Candidate
+from partitune.hardware.placement import Placement
+from partitune.planning.problem import Problem
 
 #: Knobs that make a deployment one side of a KV transfer (vLLM; SGLang, whose `null` means none).
 _TRANSFERS = {"kv_transfer_config": "", "disaggregation_mode": "null"}

@@ -21,8 +21,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 
 from partitune.analysis.final import Phase
+from partitune.candidate import Result
 from partitune.errors import ClusterError
-from partitune.result import Result
 from partitune.store import StudyState
 
 #: Characters of a piece; Ray hands a log on in portions of about 20,000 (ray 2.60, dashboard/modules/job/utils.py).

@@ -25,11 +25,11 @@ from typing import Any
 import yaml
 
 from partitune import __version__
-from partitune.catalog import Kind, at_hand, shipped
 from partitune.errors import SpecError
+from partitune.spec.catalog import Kind, at_hand, shipped
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from partitune.spec.spec_file import SpecFile
+from partitune.spec.yaml.spec_file import SpecFile
 
 #: Folder inside the job's that mirrors the paths of the shipped files.
 FILES = "files"

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from partitune.catalog import SHIPPED_FILES
 from partitune.errors import SpecError
 from partitune.jobs.client import Job
 from partitune.jobs.package import FILES, Shipment, pack
-from partitune.problem import pose
+from partitune.planning.problem import pose
+from partitune.spec.catalog import SHIPPED_FILES
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 

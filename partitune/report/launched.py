@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from partitune.nodes.launch import LaunchPlan, ProcessPlan
-from partitune.partition.vector import format_partition
+from partitune.execution.processes.launch import LaunchPlan, ProcessPlan
+from partitune.partition import format_partition
 
 
 def plan_lines(plan: LaunchPlan, loads: Sequence[ProcessPlan], files: Mapping[str, str]) -> Iterator[str]:

@@ -14,16 +14,16 @@ from typing import Any
 
 from rich.markup import escape
 
-from partitune.cluster.layout import Layout
-from partitune.drivers.interface import run
-from partitune.drivers.simulator import SimulatorDriver
-from partitune.layouts import Considered, considered
-from partitune.partition.vector import format_partition
-from partitune.problem import Problem, pose
-from partitune.report.figures import figure
+from partitune.analysis.figures import figure
+from partitune.candidate import Knob, Result
+from partitune.execution.driver import run
+from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.hardware.parallelism import Layout
+from partitune.partition import format_partition
+from partitune.planning.candidate_layouts import Considered, considered
+from partitune.planning.problem import Problem, pose
 from partitune.report.output import Output, table
-from partitune.result import Knob, Result
-from partitune.space import Space
+from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace
 
 #: Layouts that are simulated when nobody lists them; a simulation takes from milliseconds to some seconds.

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from partitune.budget import Progress
-from partitune.partition.vector import format_partition
-from partitune.report.figures import figure
-from partitune.result import Objective, Outcome, Result
-from partitune.space import Proposal
+from partitune.analysis.figures import figure
+from partitune.candidate import Objective, Outcome, Result
+from partitune.partition import format_partition
+from partitune.search.budget import Progress
+from partitune.search.space import Proposal
 
 
 class Watcher:

@@ -14,19 +14,19 @@ from typing import Any
 
 from rich.markup import escape
 
+from partitune.analysis.explanation import candidate_of
+from partitune.analysis.figures import figure, knobs_text
+from partitune.candidate import Candidate, Knob
 from partitune.costs.memory import StageMemory
 from partitune.errors import InfeasibleSpace, OutOfMemory
-from partitune.load import cohorts
-from partitune.partition.legality import illegal_reasons
-from partitune.partition.stage_order import count_orders, launchable_orders
-from partitune.partition.vector import format_partition
-from partitune.plans import DEFAULT_PLAN, EXACT_PLAN
-from partitune.problem import LAYOUT, Problem, pose
-from partitune.report.explain import candidate_of
-from partitune.report.figures import figure, knobs_text
+from partitune.models.legal_cuts import illegal_reasons
+from partitune.partition import format_partition
+from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN
+from partitune.planning.problem import LAYOUT, Problem, pose
+from partitune.planning.stage_order import count_orders, launchable_orders
+from partitune.planning.typical_batches import cohorts
 from partitune.report.output import Output, table
-from partitune.result import Candidate, Knob
-from partitune.space import Space
+from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace
 
 _LEAST, _BETWEEN, _MOST, _SOONEST = "least slowest stage", "between", "most KV", "first token soonest"

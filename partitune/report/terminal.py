@@ -11,20 +11,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from partitune.analysis.comparison import gain
+from partitune.analysis.explanation import Explained
+from partitune.analysis.figures import figure, knobs_text
 from partitune.analysis.judgement import Judgement
+from partitune.analysis.layouts_tried import layouts_tried
 from partitune.analysis.significance import CONFIDENCE
-from partitune.catalog import Entry
+from partitune.candidate import Objective, Outcome, Result, StageReport
 from partitune.costs.stages import StageSeconds
-from partitune.mix import taken_apart
-from partitune.partition.vector import format_partition
-from partitune.report.explain import Explained
-from partitune.report.figures import figure, knobs_text
-from partitune.report.layouts_tried import layouts_tried
+from partitune.partition import format_partition
+from partitune.planning.workload_mix import taken_apart
 from partitune.report.output import Output, table
-from partitune.report.summary import Summary, set_aside_text
-from partitune.result import Objective, Outcome, Result, StageReport
+from partitune.spec.catalog import Entry
 from partitune.spec.objectives import METRICS, NEEDS
 from partitune.store import StudyRecord, TrialRecord
+from partitune.store.summary import Summary, set_aside_text
 
 _GIB = 1 << 30
 #: Columns of the stage tables.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from partitune.errors import SpecError
 
-#: How a file of ours begins; `partitune.sim.trace.chrome_trace` puts these keys first.
+#: How a file of ours begins; `partitune.simulation.chrome_trace.chrome_trace` puts these keys first.
 _HEAD = b'{"schemaVersion":1,"partitune":{"simulated":true'
 
 

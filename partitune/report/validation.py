@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
+from partitune.fidelity.layers import layer_points
+from partitune.fidelity.pairs import Pair, published_pairs
+from partitune.fidelity.points import COVERED, Errors, Point, grouped
+from partitune.fidelity.servers import Skipped, server_points
 from partitune.report.output import Output, table
-from partitune.validation.layers import layer_points
-from partitune.validation.pairs import Pair, published_pairs
-from partitune.validation.points import COVERED, Errors, Point, grouped
-from partitune.validation.servers import Skipped, server_points
 
 #: The test of record over covered whole servers.
 MEDIAN_LIMIT, P90_LIMIT = 0.15, 0.35
@@ -138,7 +138,7 @@ def _why(name: str, model: str, gpu: str, engine: str) -> str:
 
 
 def _causes(name: str) -> list[Mapping[str, str]]:
-    text = resources.files("partitune.validation").joinpath("data", "causes.yaml").read_text("utf-8")
+    text = resources.files("partitune.fidelity").joinpath("data", "causes.yaml").read_text("utf-8")
     return [cause for cause in yaml.safe_load(text) if cause["table"] == name]
 
 

@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
-from partitune.spec.faults import Fault, describe, text_fault
-from partitune.spec.strict_model import StrictModel, allowed, number, refused, whole
+from partitune.spec.yaml.faults import Fault, describe, text_fault
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refused, whole
 
 MAX_LAYERS = 4096
 MAX_STAGES = 1024

@@ -14,10 +14,9 @@ from pydantic import BeforeValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from partitune.bill import COST, ENERGY
 from partitune.errors import did_you_mean
-from partitune.spec.faults import Fault, describe
-from partitune.spec.strict_model import StrictModel, allowed, number, refused
+from partitune.spec.yaml.faults import Fault, describe
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refused
 
 
 class Direction(StrEnum):
@@ -29,6 +28,8 @@ class Direction(StrEnum):
 
 _RATES = ("output_throughput_tok_s", "total_throughput_tok_s", "request_throughput_req_s")
 GOODPUT = "goodput_req_s"
+COST = "cost_per_million_output_tokens_usd"
+ENERGY = "energy_per_million_output_tokens_kwh"
 _CAPACITY = ("kv_tokens", "kv_blocks")
 _LATENCIES = tuple(
     f"{what}_{point}_ms" for what in ("ttft", "tpot", "itl", "e2e") for point in ("mean", "p50", "p90", "p99")

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
+from partitune.candidate import Knob, flaw_in
 from partitune.errors import SpecError
-from partitune.result import Knob, flaw_in
 from partitune.spec.knobs import secret_fault
 from partitune.spec.search_space import SearchSpace
 

@@ -16,14 +16,14 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field
 
-from partitune import catalog
-from partitune.catalog import Kind
 from partitune.errors import did_you_mean
-from partitune.spec.faults import Fault, describe
+from partitune.spec import catalog
+from partitune.spec.catalog import Kind
 from partitune.spec.knobs import EnvName, EnvValue, FlagName, FlagValue
-from partitune.spec.spec_file import SpecFile
-from partitune.spec.strict_model import StrictModel, allowed, number, refused, whole
-from partitune.spec.words import Words, fields_of_text
+from partitune.spec.yaml.faults import Fault, describe
+from partitune.spec.yaml.spec_file import SpecFile
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refused, whole
+from partitune.spec.yaml.words import Words, fields_of_text
 
 #: Drivers by name; the others are a site's own classes, `FILE.py:Class`.
 DRIVERS = ("simulator", "vllm", "sglang", "command")

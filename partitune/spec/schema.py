@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from partitune.catalog import Kind
+from partitune.spec.catalog import Kind
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from partitune.spec.spec_file import SpecFile
+from partitune.spec.yaml.spec_file import SpecFile
 
 
 def json_schema(kind: Kind) -> dict[str, Any]:

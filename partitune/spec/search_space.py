@@ -13,18 +13,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from partitune import catalog
-from partitune.catalog import NAME, Kind
 from partitune.errors import did_you_mean
-from partitune.spec.faults import Fault, describe, text_fault
+from partitune.spec import catalog
+from partitune.spec.catalog import NAME, Kind
 from partitune.spec.knobs import FlagValue, Knob, Knobs, PartitionKnob, flag_name_fault, knob_allows, knob_words
 from partitune.spec.objectives import NEEDS, Goodput, Limit, Metric, Objective
 from partitune.spec.seeds import Seed
 from partitune.spec.serving import Cluster, Engine, Parallel
-from partitune.spec.spec_file import SpecFile
-from partitune.spec.strict_model import Reading, StrictModel, allowed, number, refused, whole
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
-from partitune.spec.yaml_source import Plain
+from partitune.spec.yaml.faults import Fault, describe, text_fault
+from partitune.spec.yaml.spec_file import SpecFile
+from partitune.spec.yaml.strict_model import Reading, StrictModel, allowed, number, refused, whole
+from partitune.spec.yaml.yaml_source import Plain
 
 
 class Budget(StrictModel):

@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from partitune.spec.faults import describe
 from partitune.spec.knobs import MAX_LAYERS, MAX_STAGES, EnvName, EnvValue, FlagName, FlagValue
-from partitune.spec.strict_model import StrictModel, allowed, refused
+from partitune.spec.yaml.faults import describe
+from partitune.spec.yaml.strict_model import StrictModel, allowed, refused
 
 PARTITION = r"^[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*$"
 _ALLOWED = "layers per stage in digits joined by commas, each at least 1, such as 10,11,12"

@@ -14,9 +14,9 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from partitune.spec.faults import describe
 from partitune.spec.knobs import MAX_STAGES, EnvName, EnvValue, FlagName, FlagValue
-from partitune.spec.strict_model import StrictModel, allowed, number, refused, whole
+from partitune.spec.yaml.faults import describe
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refused, whole
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from partitune.spec.faults import Fault
-from partitune.spec.strict_model import StrictModel, allowed, number, whole
+from partitune.spec.yaml.faults import Fault
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole
 
 MAX_REQUESTS = 1_000_000
 _MAX_TOKENS = 10_000_000  # a context of ten million tokens is the longest announced

@@ -16,8 +16,8 @@ from sqlalchemy import Row, Table, insert, select
 from sqlalchemy.orm import Session
 
 from partitune.analysis.final import Phase, Run
+from partitune.candidate import Result
 from partitune.errors import StoreError
-from partitune.result import Result
 from partitune.store.cells import Cells
 from partitune.store.database import Database
 from partitune.store.records import flaw_of, printable, result_columns, result_of

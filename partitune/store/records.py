@@ -18,8 +18,8 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport, flaw_in
 from partitune.errors import StoreError
-from partitune.result import Candidate, Measurement, Outcome, Result, StageReport, flaw_in
 from partitune.store.cells import Cells, to_json, to_partition
 from partitune.store.schema import StageRow, StudyRow, TrialRow
 

@@ -60,7 +60,7 @@ class RevisionRow(Base):
 
 
 class StageRow(Base):
-    """One stage of one measured trial: the fields of `partitune.result.StageReport`."""
+    """One stage of one measured trial: the fields of `partitune.candidate.StageReport`."""
 
     __tablename__ = "partitune_stages"
 

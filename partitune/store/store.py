@@ -3,7 +3,7 @@
 Decision: this is the one source of truth. A sampler is rebuilt by replaying `trials()`; nothing else remembers a study.
 A result counts as soon as `record` returns: a killed process loses none. Recording is idempotent: the same trial again
 changes nothing, another result under a number that is taken is refused. Figures that are not numbers never get in;
-whoever measures turns them into an `invalid` result beforehand (`partitune.result.flaw_in` says which figure it is).
+whoever measures turns them into an `invalid` result beforehand (`partitune.candidate.flaw_in` says which figure it is).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from sqlalchemy import ColumnElement, Row, Table, bindparam, delete, func, inser
 from sqlalchemy.orm import Session
 
 from partitune import __version__
+from partitune.candidate import Outcome, Result, flaw_in
 from partitune.errors import StoreError
-from partitune.result import Outcome, Result, flaw_in
 from partitune.store.beside_trials import BesideTrials
 from partitune.store.cells import Cells, to_json
 from partitune.store.records import (

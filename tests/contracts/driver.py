@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 
-from partitune.drivers.interface import Driver, run
-from partitune.result import Candidate, Measurement, Outcome, flaw_in
+from partitune.candidate import Candidate, Measurement, Outcome, flaw_in
+from partitune.execution.driver import Driver, run
 
 
 class DriverContract:

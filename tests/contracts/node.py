@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from partitune.errors import LaunchFailed
-from partitune.nodes.launch import ProcessPlan
-from partitune.nodes.ledger import MARKER
-from partitune.nodes.node import Node, PortState
-from tests.test_nodes_keeper import FAMILY, wait_until
+from partitune.execution.processes.launch import ProcessPlan
+from partitune.execution.processes.ledger import MARKER
+from partitune.execution.processes.node import Node, PortState
+from tests.execution.test_process_supervisor import FAMILY, wait_until
 
 LISTEN = (
     "import socket, sys, time; s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1);"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from partitune.drivers.interface import MEMORY_CONSTRAINT, TIME_CONSTRAINT
-from partitune.pool import Pool
-from partitune.result import Candidate, Outcome, Result
+from partitune.candidate import Candidate, Outcome, Result
+from partitune.execution.driver import MEMORY_CONSTRAINT, TIME_CONSTRAINT
+from partitune.execution.pools.pools import Pool
 
 
 def drain(pool: Pool, wanted: int) -> list[Result]:

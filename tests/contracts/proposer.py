@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from partitune.drivers.interface import run
-from partitune.proposer.interface import Proposer
-from partitune.result import Result
-from partitune.space import Proposal
+from partitune.candidate import Result
+from partitune.execution.driver import run
+from partitune.search.proposers.proposer import Proposer
+from partitune.search.space import Proposal
 from tests.scripted import ScriptedDriver
 
 DRIVER = ScriptedDriver()

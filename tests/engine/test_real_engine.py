@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from partitune.nodes.node import LocalNodes
+from partitune.execution.processes.node import LocalNodes
 
 pytestmark = pytest.mark.engine
 HERE = Path(__file__).parent

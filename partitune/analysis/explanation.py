@@ -1,0 +1,207 @@
+"""One candidate taken apart, stage by stage, beside the engine's default.
+
+Decision: the table answers, in the order a person asks: what does each stage own, how long does it work, hand over and
+wait, what fits and what is left over, who limits. A candidate that cannot run is explained just the same, from its
+memory, because why it does not fit is the question then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from partitune import __version__
+from partitune.analysis.layout_notes import layout_notes
+from partitune.analysis.limits import Distance, PartDistances, distances
+from partitune.candidate import Candidate, Knob, Result, StageReport
+from partitune.costs.cost_model import decode, prefill
+from partitune.costs.memory import StageMemory
+from partitune.costs.stages import StageSeconds
+from partitune.engines.engine import FLAG_RULES
+from partitune.errors import SpecError
+from partitune.execution.driver import run
+from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.planning.problem import LAYOUT, Problem
+from partitune.simulation.chrome_trace import chrome_trace
+
+#: Metrics that `explain --json` always names.
+METRICS = (
+    "output_throughput_tok_s",
+    "total_throughput_tok_s",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "tpot_p50_ms",
+    "tpot_p99_ms",
+    "makespan_s",
+)
+#: Batches whose stage balance is shown: name -> batch.
+BALANCES = {
+    "prefill_2048": prefill(2048),
+    "decode_32_ctx_1024": decode(32, 1024),
+    "decode_128_ctx_8192": decode(128, 8192),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A candidate, how it ended in the simulator, and what is known without simulating."""
+
+    candidate: Candidate
+    result: Result
+    regime: str
+    notes: tuple[str, ...]
+    memory: tuple[StageMemory, ...]
+    kinds: tuple[Mapping[str, int], ...]  # per stage: layer kind -> count
+    nodes: tuple[int, ...]
+    balance: Mapping[str, float]  # batch name -> slowest stage over mean stage
+    cost_source: str
+    sources: Mapping[str, tuple[StageSeconds, ...]]  # batch name -> what every stage's time rests on
+    distance: Distance | PartDistances | None = None  # to the limit; None where it cannot run or was not asked
+
+    @property
+    def stages(self) -> tuple[StageReport, ...]:
+        """The simulated stages; none where it could not run."""
+        return () if self.result.measurement is None else self.result.measurement.stages
+
+    @property
+    def limiting_stage(self) -> int:
+        """The stage that limits the run, or that is shortest of memory."""
+        if self.result.measurement is not None:
+            return self.result.measurement.limiting_stage
+        return min(range(len(self.memory)), key=lambda stage: self.memory[stage].kv_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `explain --json`. Keys may be added, never changed."""
+        measured = self.result.measurement
+        return {
+            "partition": list(self.candidate.partition),
+            "knobs": dict(self.candidate.knobs),
+            "outcome": self.result.outcome.value,
+            "reason": self.result.reason,
+            "regime": self.regime,
+            "metrics": {name: self.result.metric(name) for name in METRICS}
+            if measured is None
+            else dict(measured.metrics),
+            "stages": [self._stage_json(stage) for stage in range(len(self.candidate.partition))],
+            "kv": {
+                "num_blocks": None if measured is None else measured.kv_blocks,
+                "tokens": None if measured is None else measured.kv_tokens,
+            },
+            "limiting_stage": self.limiting_stage,
+            "limiting_reason": self.result.reason if measured is None else measured.limiting_reason,
+            "balance": dict(self.balance),
+            "distance": None if self.distance is None else self.distance.to_json(),
+            "cost_source": self.cost_source,
+            "notes": list(self.notes),
+            "simulated": True,
+        }
+
+    def _stage_json(self, stage: int) -> dict[str, Any]:
+        memory = self.memory[stage]
+        row = self.stages[stage] if self.stages else None
+        return {
+            "stage": stage,
+            "layers": self.candidate.partition[stage],
+            "compute_s": None if row is None else row.compute_s,
+            "transfer_s": None if row is None else row.transfer_s,
+            "wait_s": None if row is None else row.wait_s,
+            "busy_fraction": None if row is None else row.busy_fraction,
+            "weights_bytes": round(memory.weight_bytes),
+            "free_bytes": round(memory.kv_bytes) if row is None else row.free_bytes,
+            "kv_blocks": None if row is None else row.kv_blocks,
+            "stranded_bytes": None if row is None else row.stranded_bytes,
+            "kinds": dict(self.kinds[stage]),
+            "node": self.nodes[stage],
+            "gpu": memory.gpu,
+            "activation_bytes": round(memory.batch_bytes - memory.graph_bytes),
+            "graph_bytes": round(memory.graph_bytes),
+            "load_peak_bytes": round(memory.load_peak_bytes),
+            "serve_peak_bytes": round(memory.serve_peak_bytes),
+            "fits": memory.fits,
+            "verdict": memory.verdict,
+            "time_sources": {name: seconds[stage].shares() for name, seconds in self.sources.items()},
+        }
+
+
+def candidate_of(problem: Problem, partition: tuple[int, ...] | None, knobs: Mapping[str, Knob]) -> Candidate:
+    """The candidate a person means: the engine's split where none is given, and the flags that differ.
+
+    Raises:
+        SpecError: a flag the engine does not have, or a value it does not take.
+    """
+    problem = problem.on(str(knobs.get(LAYOUT, problem.layout.name)))
+    for name in knobs:
+        if name in problem.engine.said_elsewhere:
+            raise SpecError(f"{name}: partitune writes it; allowed: {problem.engine.said_elsewhere[name]}")
+    candidate = Candidate(problem.default_partition if partition is None else partition, dict(knobs))
+    typing = [one for one in problem.engine.check(problem.deployment(candidate)) if one.rule in FLAG_RULES]
+    if typing:
+        raise SpecError("; ".join(f"{one.message} [{one.source}]" for one in typing))
+    return candidate
+
+
+def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> Explained:
+    """Simulate `candidate` and collect what a person needs to act on it; its distance to the limit with `limits`.
+
+    Raises:
+        SpecError: the engine refuses the combination of flags and runner.
+    """
+    problem = problem.of(candidate)
+    layers = problem.architecture.layers
+    kinds, first = [], 0
+    for count in candidate.partition:
+        kinds.append(dict(Counter(layer.kind for layer in layers[first : first + count])))
+        first += count
+    costs = problem.costs.stage_costs(candidate.partition)
+    balance = {}
+    for name, batch in BALANCES.items():
+        seconds = costs.compute_s(batch)
+        balance[name] = max(seconds) * len(seconds) / sum(seconds)
+    result = run(SimulatorDriver(problem), candidate)
+    flow = problem.engine.flow(problem.deployment(candidate))
+    return Explained(
+        candidate=candidate,
+        result=result,
+        regime=flow.name,
+        notes=(*flow.notes, *problem.architecture.notes, *layout_notes(problem, candidate)),
+        memory=problem.stage_memory(candidate),
+        kinds=tuple(kinds),
+        nodes=problem.placement.nodes,
+        balance=balance,
+        cost_source=problem.costs.source,
+        sources={name: costs.sources(batch) for name, batch in BALANCES.items()},
+        distance=distances(problem, candidate) if limits and result.measurement is not None else None,
+    )
+
+
+def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
+    """The Chrome trace of `candidate`'s simulated pipeline.
+
+    Raises:
+        RunError: it cannot run.
+        SpecError: the engine's pipeline cannot be drawn.
+    """
+    problem = problem.of(candidate)
+    placement = problem.placement
+    ends = list(accumulate(candidate.partition))
+    about = {
+        "version": __version__,
+        "search_space": problem.name,
+        "engine": f"{problem.engine.name} {problem.version}",
+        "regime": problem.engine.flow(problem.deployment(candidate)).name,
+        "partition": list(candidate.partition),
+        "knobs": dict(candidate.knobs),
+    }
+    return chrome_trace(
+        SimulatorDriver(problem).timeline(candidate),
+        [
+            f"stage {stage} (node {node}, {placement.tp} x {gpu.name})"
+            for stage, (node, gpu) in enumerate(zip(placement.nodes, placement.gpus, strict=True))
+        ],
+        [f"layers {end - count} to {end - 1}" for end, count in zip(ends, candidate.partition, strict=True)],
+        placement.tp,
+        about,
+    )

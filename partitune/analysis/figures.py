@@ -1,0 +1,24 @@
+"""How a value is written for a person, the same in every table.
+
+Decision: apart from the tables, so that a command that opens no database need not import one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partitune.candidate import Knob
+
+
+def figure(value: float | None, name: str = "") -> str:
+    """A figure as a person reads it: whole numbers of blocks and tokens, three digits otherwise."""
+    if value is None:
+        return "-"
+    if name.startswith("kv_") or abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def knobs_text(knobs: Mapping[str, Knob]) -> str:
+    """`max_num_seqs=128 async_scheduling=true`."""
+    return " ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in knobs.items())

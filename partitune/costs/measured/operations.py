@@ -1,0 +1,170 @@
+"""Which measured operation of aiconfigurator-core stands for which part of a layer.
+
+Decision: the package's single operations are used, never its models, because its compositions charge four all-reduces
+a DeepSeek layer instead of two, take a model's dense first layers for experts, and know no partition. The package is
+optional: without it there are no tables, the fitted roofline answers, and the cost model says so.
+
+Traps of aiconfigurator-core 0.12.0 that are met here: a release that is not listed is re-read as another one, so each
+is named exactly; vLLM's block-scaled FP8 GEMMs, the convolution of a KDA prompt and sparse attention over a prompt were
+timed outside CUDA graphs and contain the host's launches; KDA was measured with other releases than the rest.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from partitune.costs.measured.grids import Grid, Surface
+from partitune.costs.measured.tables import Operation, Table, installed_release
+from partitune.hardware.gpus import Gpu
+
+#: Which folder of tables was measured on which GPU.
+_SYSTEMS = {
+    "A100-80GB": "a100_sxm",
+    "L40S": "l40s",
+    "RTX-PRO-6000": "rtx_pro_6000_server",
+    "H100": "h100_sxm",
+    "H200": "h200_sxm",
+    "B200": "b200_sxm",
+    "GB200": "gb200",
+    "B300": "b300_sxm",
+    "GB300": "gb300",
+}
+_RELEASES = {"vllm": "0.24.0", "sglang": "0.5.14"}
+_RELEASES_AMPERE = {"vllm": "0.14.0", "sglang": "0.5.10"}
+#: Routing skew at which experts were measured: a power law, the package's own choice for traffic nobody has recorded.
+_ROUTING = "power_law_1.01"
+_GEMM = {"bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4": "int4_wo"}
+_KV, _FMHA = "KVCacheQuantMode.bfloat16", "FMHAQuantMode.bfloat16"
+#: State kernels of a prompt and of a decode. vLLM's fused decode holds the convolution and the norm.
+_STATE_KERNELS = {
+    ("KDAKernel", "vllm"): (("causal_conv1d_fn_qkv3", "flashkda_fwd"), ("fused_kda_decode",)),
+    ("KDAKernel", "sglang"): (
+        ("causal_conv1d_fn_qkv3", "chunk_kda"),
+        ("causal_conv1d_update", "fused_recurrent_kda_packed_decode"),
+    ),
+    ("GDNKernel", "vllm"): (
+        ("causal_conv1d_fn", "chunk_gated_delta_rule"),
+        ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update"),
+    ),
+    ("GDNKernel", "sglang"): (
+        ("causal_conv1d_fn", "chunk_gated_delta_rule"),
+        ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update"),
+    ),
+}
+#: Seconds that a decode through the MLA block was measured too slow by, whatever its size: the collector ran norms
+#: unfused, as no server does. B200 was measured again (the package's `collection_meta.yaml` says why); these are the
+#: starts at 8, 16 and 128 heads over B200's, after the weights' reading at either bandwidth.
+_UNFUSED_NORMS_S = {"h100_sxm": 45e-6, "h200_sxm": 43e-6, "gb200": 40e-6, "b300_sxm": 37e-6, "gb300": 37e-6}
+_FLASHINFER_EXPERTS = frozenset({"w4a8_mxfp4_mxfp8"})
+_ALL_REDUCE_RANKS = (2, 4, 8)
+_EAGERLY_TIMED = frozenset({"causal_conv1d_fn_qkv3"})
+
+
+@cache
+def kernels_on(gpu: Gpu, engine: str) -> Kernels | None:
+    """What was measured of `engine` on `gpu`; None where nothing was, or the package is not installed."""
+    system = _SYSTEMS.get(gpu.name)
+    releases = _RELEASES_AMPERE if gpu.generation == "ampere" else _RELEASES
+    if system is None or engine not in releases or installed_release() is None:
+        return None
+    return Kernels(system, engine, releases)
+
+
+class Kernels:
+    """Measured operations of one engine on one GPU: seconds of a TP rank, or None where the shape was not measured."""
+
+    def __init__(self, system: str, engine: str, releases: dict[str, str]) -> None:
+        self.engine = engine
+        self._own = Table(system, engine, releases[engine])
+        self._siblings = Table(system, engine, releases[engine], siblings=True)
+        #: SGLang timed block-scaled FP8 GEMMs inside a CUDA graph, and both engines run DeepGEMM; it alone timed
+        #: FlashInfer's MXFP4 experts with MXFP8 activations, which vLLM can be told to use.
+        self._sglang = Table(system, "sglang", releases["sglang"])
+
+    @property
+    def name(self) -> str:
+        """`h200_sxm vllm 0.24.0`."""
+        return f"{self._own.system} {self._own.engine} {self._own.release}"
+
+    def gemm(self, outputs: int, inputs: int, dtype: str) -> Grid | None:
+        """One matrix: seconds by rows."""
+        if dtype not in _GEMM:
+            return None
+        table = self._sglang if dtype == "fp8_block" else self._own
+        return table.by_rows(Operation("GEMM", (outputs, inputs, _gemm(dtype))))
+
+    def experts(
+        self, width: int, inner: int, experts: int, per_token: int, *, tp: int, ep: int, dtype: str, gated: bool
+    ) -> Grid | None:
+        """Routed experts of a rank, without router and communication: seconds by tokens of the whole group."""
+        shape = (width, inner, per_token, experts, tp, ep, f"MoEQuantMode.{dtype}", _ROUTING, 1, True, gated)
+        table = self._sglang if dtype in _FLASHINFER_EXPERTS else self._own
+        return table.by_rows(Operation("MoE", shape))
+
+    def all_reduce(self, width: int, ranks: int) -> Grid | None:
+        """The engine's own all-reduce inside a CUDA graph: seconds by tokens of `width` 16-bit values.
+
+        Larger groups than the measured ones would be answered by a guess about the network between two nodes.
+        """
+        if ranks not in _ALL_REDUCE_RANKS:
+            return None
+        return self._own.by_rows(Operation("CustomAllReduce", (width, ranks)))
+
+    def grouped_query(
+        self, heads: int, kv_heads: int, width: int, window: int | None
+    ) -> tuple[Surface | None, Surface | None]:
+        """Attention kernels: prompts by (new tokens, mean context), decodes by (sequences, mean context)."""
+        prompts = Operation("ContextAttention", (heads, kv_heads, _KV, _FMHA, window or 0, width))
+        decodes = Operation("GenerationAttention", (heads, kv_heads, _KV, window or 0, width))
+        return self._own.prompts(prompts), self._own.decodes(decodes)
+
+    def latent_module(self, heads: int, dtype: str, all_heads: int) -> tuple[Surface | None, Surface | None]:
+        """The whole MLA block, as vLLM runs it, of DeepSeek-V3's widths, projections included."""
+        if self.engine != "vllm" or dtype not in _GEMM:
+            return None, None
+        prompts, decodes = (
+            Operation("MLAModule", (prompts, heads, _KV, _FMHA, _gemm(dtype), all_heads)) for prompts in (True, False)
+        )
+        found = self._own.decodes(decodes)
+        return self._own.prompts(prompts), found and found.less(_UNFUSED_NORMS_S.get(self._own.system, 0.0))
+
+    def latent_kernels(self, heads: int) -> tuple[Surface | None, Surface | None]:
+        """SGLang's MLA kernels without the projections."""
+        if self.engine != "sglang":
+            return None, None
+        prompts = self._own.prompts(Operation("ContextMLA", (heads, _KV, _FMHA)))
+        return prompts, self._own.decodes(Operation("GenerationMLA", (heads, _KV)))
+
+    def sparse_module(self, heads: int, dtype: str, architecture: str) -> tuple[Surface | None, Surface | None]:
+        """The whole DeepSeek sparse attention block, projections and indexer included."""
+        if dtype not in _GEMM:
+            return None, None
+        prompts = Operation("ContextDSAModule", (heads, _KV, _FMHA, _gemm(dtype), architecture))
+        decodes = Operation("GenerationDSAModule", (heads, _KV, _gemm(dtype), architecture))
+        return self._own.prompts(prompts, eager=True), self._own.decodes(decodes)
+
+    def state(
+        self, operation: str, hidden: int, key_heads: int, value_heads: int, key_width: int, value_width: int
+    ) -> tuple[Grid | None, Grid | None]:
+        """State kernels (`KDAKernel`, `GDNKernel`), convolutions 4 wide: prompts by tokens, decodes by sequences."""
+        table = self._siblings if operation == "KDAKernel" else self._own
+        shape = (hidden, key_heads, key_width, value_heads, value_width, 4)
+
+        def all_of(names: tuple[str, ...], phase: str) -> Grid | None:
+            grids = [
+                table.by_rows(
+                    Operation(operation, (name, phase, *shape)),
+                    prompts=phase == "context",
+                    eager=name in _EAGERLY_TIMED,
+                )
+                for name in names
+            ]
+            known = [grid for grid in grids if grid is not None]
+            return Grid.sum(known) if len(known) == len(grids) else None
+
+        prompts, decodes = _STATE_KERNELS[operation, self.engine]
+        return all_of(prompts, "context"), all_of(decodes, "generation")
+
+
+def _gemm(dtype: str) -> str:
+    return f"GEMMQuantMode.{_GEMM[dtype]}"

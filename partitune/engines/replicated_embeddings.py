@@ -1,0 +1,83 @@
+"""Which models an engine builds with more copies of their ends than a pipeline needs.
+
+Decision: a table of model classes, read in the source, because no flag tells and a third of a 24 GB card may hang on it
+(vllm issue 36861: Qwen3.5 runs on four A10 with TP 4 and not with PP 4). Releases that were not read are taken to be
+like the one that was.
+
+Source: vLLM 0.32.0 `model_executor/models/*.py` (`VocabParallelEmbedding` and `ParallelLMHead` outside
+`is_first_rank` / `is_last_rank`), `model_executor/models/interfaces.py` (_mark_tower_model; since 0.33 the V2 runner
+builds a tower on the first stage only); PR 13833 for DeepSeek before 0.8. SGLang 0.5.23 `srt/models/*.py`.
+"""
+
+from __future__ import annotations
+
+from partitune.costs.memory import EdgeCopies
+from partitune.engines.versions import Version
+from partitune.models.architecture import Architecture
+
+_VLLM_BOTH = frozenset(
+    {
+        "DbrxForCausalLM",
+        "GemmaForCausalLM",
+        "Gemma3ForCausalLM",
+        "Gemma4ForCausalLM",
+        "GptOssForCausalLM",
+        "GraniteMoeForCausalLM",
+        "GraniteMoeHybridForCausalLM",
+        "HYV3ForCausalLM",
+        "JambaForCausalLM",
+        "MiniCPMForCausalLM",
+        "MixtralForCausalLM",
+        "NemotronHForCausalLM",
+        "OlmoHybridForCausalLM",
+        "OlmoeForCausalLM",
+        "PhiMoEForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+    }
+)
+_VLLM_EMBEDDING = frozenset(
+    {
+        "Cohere2MoeForCausalLM",
+        "CohereForCausalLM",
+        "Gemma2ForCausalLM",
+        "Lfm2ForCausalLM",
+        "Lfm2MoeForCausalLM",
+        "Qwen3_5ForCausalLM",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+    }
+)
+_VLLM_DEEPSEEK = frozenset({"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"})
+_ONE_DEEPSEEK_HEAD = Version(0, 8)
+_ONE_TOWER = Version(0, 33)
+_SGLANG_EMBEDDING = frozenset({"MiniMaxM2ForCausalLM", "Qwen3NextForCausalLM"})
+_SGLANG_HEAD = frozenset(
+    {
+        "Glm4MoeForCausalLM",
+        "GptOssForCausalLM",
+        "MixtralForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+    }
+)
+
+
+def vllm_copies(architecture: Architecture, version: Version, *, v2: bool) -> EdgeCopies:
+    """What vLLM builds on every stage; `v2`: with the V2 model runner."""
+    name = architecture.architecture
+    both = name in _VLLM_BOTH
+    old_head = name in _VLLM_DEEPSEEK and version < _ONE_DEEPSEEK_HEAD
+    return EdgeCopies(
+        embedding=both or name in _VLLM_EMBEDDING,
+        head=both or old_head,
+        tower=not (v2 and version >= _ONE_TOWER),
+    )
+
+
+def sglang_copies(architecture: Architecture) -> EdgeCopies:
+    """What SGLang builds on every stage."""
+    name = architecture.architecture
+    return EdgeCopies(embedding=name in _SGLANG_EMBEDDING, head=name in _SGLANG_HEAD, tower=False)

@@ -1,0 +1,59 @@
+"""How SGLang spells parallel sizes, and what it derives from them.
+
+Decision: SGLang counts all ranks of a stage as `tp_size` and says beside it how many of them are data or context ranks
+of the attention; our `tp` is what is left. Data ranks of a model with experts are attention data parallelism (one
+scheduler each, experts shared); those of a dense model are whole replicas (`dp_size`).
+
+Source: SGLang 0.5.23 `srt/arg_groups/fields/parallel.py`, `fields/exec_.py`, `srt/runtime_context.py`
+(derive_attn_tp_size), `srt/arg_groups/moe_hook.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from partitune.candidate import Knob
+from partitune.hardware.parallelism import Exchange, Layout
+from partitune.models.architecture import Architecture, Ffn
+
+ALL2ALL_BACKENDS = (
+    "none", "deepep", "mooncake", "nixl", "mori", "flashinfer", "megamoe", "deepep_v2", "pplx", "flashinfer_megamoe",
+)  # fmt: skip
+
+
+def has_experts(architecture: Architecture) -> bool:
+    """True for a model with routed experts."""
+    return any(layer.ffn.kind is Ffn.MOE for layer in architecture.layers)
+
+
+def attention_replicas(layout: Layout, architecture: Architecture) -> int:
+    """Attention data ranks inside the ranks of one engine."""
+    return layout.dp if has_experts(architecture) else 1
+
+
+def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
+    """`layout` with the exchange that SGLang picks: gathered over data ranks, or routed by an all-to-all back end."""
+    if not has_experts(architecture):
+        return layout
+    if layout.all2all_backend not in (None, "none"):
+        return replace(layout, exchange=Exchange.ROUTED)
+    return replace(layout, exchange=Exchange.GATHER if layout.dp > 1 else Exchange.REDUCE)
+
+
+def layout_flags(layout: Layout, architecture: Architecture) -> dict[str, Knob]:
+    """The layout as flags; sizes of 1 and defaults are left out, except the two that name a pipeline."""
+    inside = attention_replicas(layout, architecture)
+    flags: dict[str, Knob] = {"pp_size": layout.pp, "tp_size": layout.tp * layout.pcp * inside}
+    if layout.dp > 1:
+        flags["attn_dp_size" if inside > 1 else "dp_size"] = layout.dp
+    if layout.pcp > 1:
+        flags |= {"attn_cp_size": layout.pcp, "enable_prefill_cp": True}
+    if layout.dcp > 1:
+        flags["dcp_size"] = layout.dcp
+    if layout.expert_ranks > 1:
+        flags["ep_size"] = layout.expert_ranks
+    if layout.all2all_backend is not None:
+        flags["moe_a2a_backend"] = layout.all2all_backend
+    if layout.all_reduce_backend == "nccl":
+        flags["disable_custom_all_reduce"] = True
+    return flags

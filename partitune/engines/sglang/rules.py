@@ -1,0 +1,162 @@
+"""What SGLang refuses, found before the launch instead of minutes after it.
+
+Decision: as for vLLM, one function per rule, all of them run, each violation with its source; only what the engine's
+code says.
+
+Source: SGLang 0.5.23 `srt/arg_groups/validation_hook.py`, `parallel_hook.py`, `moe_hook.py`,
+`srt/layers/moe/fused_moe_triton/layer.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from partitune.candidate import Knob
+from partitune.engines.engine import Deployment, Violation, flag_knobs
+from partitune.engines.flags import unknown_flag, whole_number
+from partitune.engines.head_sharding import head_faults
+from partitune.engines.sglang.flags import NAMES_OF_VLLM, SGLANG_FLAGS
+from partitune.engines.sglang.parallel_rules import ALL2ALL_BACKENDS, has_experts
+from partitune.hardware.parallelism import Layout
+from partitune.models.architecture import Architecture, Ffn
+from partitune.models.legal_cuts import illegal_reasons
+
+_VALIDATION = "SGLang 0.5.23 srt/arg_groups/validation_hook.py"
+_PARALLEL = "SGLang 0.5.23 srt/arg_groups/parallel_hook.py"
+_MOE = "SGLang 0.5.23 srt/arg_groups/moe_hook.py"
+
+
+def check_sglang(deployment: Deployment, effective: Mapping[str, Knob]) -> tuple[Violation, ...]:
+    """Every rule that the deployment breaks; `effective` are its flags with the engine's defaults filled in."""
+    return (
+        *_flag_faults(deployment),
+        *_layout_faults(deployment),
+        *_shape_faults(deployment, effective),
+        *_mode_faults(deployment),
+    )
+
+
+def _flag_faults(deployment: Deployment) -> Iterator[Violation]:
+    source = "SGLang 0.5.23 srt/arg_groups/fields"
+    for name, value in flag_knobs(deployment.knobs).items():
+        if name in SGLANG_FLAGS:
+            fault = SGLANG_FLAGS[name].fault(value)
+            if fault:
+                yield Violation("flag-value", f"{name}: {fault}", source)
+        elif name in NAMES_OF_VLLM:
+            message = f"{name}: vLLM's name; SGLang has {NAMES_OF_VLLM[name]}"
+            yield Violation("unknown-flag", message, source)
+        elif difflib.get_close_matches(name.lower().replace("-", "_"), SGLANG_FLAGS, n=1, cutoff=0.85):
+            yield Violation("unknown-flag", unknown_flag(name, SGLANG_FLAGS, f"SGLang {deployment.version}"), source)
+
+
+def _shape_faults(deployment: Deployment, effective: Mapping[str, Knob]) -> Iterator[Violation]:
+    stages, world = deployment.stages, deployment.layout.stage_gpus
+    if stages > len(deployment.architecture.layers):
+        layers = len(deployment.architecture.layers)
+        yield Violation(
+            "fewer-layers-than-stages",
+            f"{layers} layers for {stages} stages",
+            "SGLang 0.5.23 srt/utils/common.py make_layers",
+        )
+    nodes = max(deployment.nodes, whole_number(effective, "nnodes", 1))
+    if world * stages % nodes:
+        yield Violation("nodes", f"{world} x {stages} GPUs cannot be divided over {nodes} nodes", _VALIDATION)
+    elif stages % nodes and nodes % stages:
+        yield Violation(
+            "stages-over-nodes",
+            f"{stages} stages over {nodes} nodes leave a stage unstarted",
+            "SGLang 0.5.23 entrypoints/engine.py",
+        )
+    chunk, page = whole_number(effective, "chunked_prefill_size", 0), whole_number(effective, "page_size", 1)
+    if chunk > 0 and page > 0 and chunk % page:
+        yield Violation(
+            "chunk-of-pages", f"chunked_prefill_size {chunk} must be a multiple of page_size {page}", _VALIDATION
+        )
+    if deployment.partition is not None:
+        if len(deployment.partition) != stages:
+            message = f"the partition has {len(deployment.partition)} entries for {stages} stages"
+            yield Violation("partition", message, "SGLang 0.5.23 srt/distributed/utils.py")
+        for reason in illegal_reasons(deployment.architecture, deployment.partition):
+            yield Violation("partition", reason, "SGLang 0.5.23 srt/distributed/utils.py")
+
+
+def _layout_faults(deployment: Deployment) -> Iterator[Violation]:
+    layout = deployment.layout
+    for rule, message in head_faults(deployment.architecture, layout.tp):
+        yield Violation(rule, message, _VALIDATION)
+    yield from _expert_faults(layout, deployment.architecture)
+    yield from _all2all_faults(layout)
+    if layout.dcp > 1 and layout.tp % layout.dcp:
+        yield Violation("dcp", f"dcp {layout.dcp} reuses tensor ranks and does not divide tp {layout.tp}", _PARALLEL)
+    if layout.pcp > 1:
+        if layout.dcp > 1:
+            yield Violation("pcp", "dcp and pcp (enable_prefill_cp) exclude each other", _PARALLEL)
+        if not deployment.knobs.get("cp_strategy"):
+            yield Violation("pcp-strategy", "pcp needs the flag cp_strategy: zigzag or interleave", _PARALLEL)
+
+
+def _expert_faults(layout: Layout, architecture: Architecture) -> Iterator[Violation]:
+    if layout.expert_ranks == 1:
+        return
+    if not has_experts(architecture):
+        yield Violation("experts-missing", f"{architecture.name} has no routed experts to spread", _MOE)
+    elif layout.stage_gpus % layout.expert_ranks:
+        message = f"expert_parallel {layout.expert_ranks} does not divide the {layout.stage_gpus} ranks of a stage"
+        yield Violation("expert-width", message, _PARALLEL)
+    for count in sorted({layer.ffn.experts for layer in architecture.layers if layer.ffn.kind is Ffn.MOE}):
+        if count % layout.expert_ranks:
+            yield Violation(
+                "expert-width",
+                f"{count} experts do not divide by expert_parallel {layout.expert_ranks}",
+                "SGLang 0.5.23 srt/layers/moe/fused_moe_triton/layer.py",
+            )
+
+
+def _all2all_faults(layout: Layout) -> Iterator[Violation]:
+    backend = layout.all2all_backend
+    if backend is not None and backend not in ALL2ALL_BACKENDS:
+        names = ", ".join(ALL2ALL_BACKENDS)
+        yield Violation("all2all-backend", f"all2all_backend {backend!r} is not one of {names}", _MOE)
+    elif backend not in (None, "none") and layout.expert_ranks != layout.stage_gpus:
+        yield Violation(
+            "all2all-backend", f"all2all_backend {backend} spreads experts over all ranks: expert_parallel: true", _MOE
+        )
+    if backend == "pplx" and layout.dp < 2:
+        yield Violation("all2all-backend", "all2all_backend pplx needs dp 2 or more", _MOE)
+    if backend in ("flashinfer", "flashinfer_megamoe") and layout.dp != layout.stage_gpus:
+        yield Violation("all2all-backend", f"all2all_backend {backend} needs attention on data ranks only: tp 1", _MOE)
+
+
+def _mode_faults(deployment: Deployment) -> Iterator[Violation]:
+    """Options that exclude a pipeline."""
+    knobs = deployment.knobs
+    if deployment.layout.dp > 1 and deployment.nodes > 1 and not has_experts(deployment.architecture):
+        yield Violation("nodes", "data ranks of a dense model (dp) must stay on one node", _VALIDATION)
+    if deployment.stages == 1:
+        return
+    for name, source in (("elastic_ep_backend", _PARALLEL), ("dwdp_size", _PARALLEL)):
+        if knobs.get(name, 1) not in (1, None):
+            yield Violation("not-with-pipeline", f"{name} is refused with more than one pipeline stage", source)
+    for name in ("min_free_slots_delay", "enable_pdmux"):
+        if knobs.get(name, False) is not False:
+            yield Violation("not-with-pipeline", f"{name} is refused with more than one pipeline stage", _VALIDATION)
+    algorithm = knobs.get("speculative_algorithm")
+    if algorithm is None:
+        return
+    prefill_node = knobs.get("disaggregation_mode") == "prefill"
+    relayed = str(knobs.get("SGLANG_ENABLE_PP_SPEC", "")).lower() in ("1", "true", "yes", "y")
+    eagle = str(algorithm).upper() == "EAGLE" and not knobs.get("enable_multi_layer_eagle")
+    if not eagle and not (algorithm == "DSPARK" and prefill_node):
+        yield Violation(
+            "draft-with-pipeline", f"speculative_algorithm {algorithm} is refused; only EAGLE runs", _VALIDATION
+        )
+    elif eagle and relayed and deployment.layout.dp > 1:
+        yield Violation("draft-with-pipeline", "SGLANG_ENABLE_PP_SPEC excludes data ranks (dp)", _VALIDATION)
+    elif eagle and relayed == prefill_node:
+        yield Violation(
+            "draft-with-pipeline",
+            "EAGLE with a pipeline needs either disaggregation_mode prefill or SGLANG_ENABLE_PP_SPEC=1, not both",
+            _VALIDATION,
+        )

@@ -1,0 +1,1 @@
+"""SGLang's scheduler and pipeline loop in virtual time."""

@@ -1,0 +1,255 @@
+"""SGLang in virtual time: its scheduler, its pipeline loop and the clients.
+
+Decision: the scheduler decides for all stages at once (they run replicas and agree), the pipeline says when, and the
+only thing that flows back is stage 0's clock: it decides which requests have arrived at a slot's turn. Tokens reach the
+client when stage 0 has processed them. A round without work is where the engine resets its reservation ratio, and where
+virtual time goes on to the next request.
+
+Source: SGLang 0.5.23 `srt/managers/scheduler_pp_mixin.py` (event_loop_pp), with one stage `srt/managers/scheduler.py`
+(event_loop_normal).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partitune.costs.cost_model import Batch, StageCosts
+from partitune.engines.sglang.scheduler.admission import Live
+from partitune.engines.sglang.scheduler.inputs import SglangSettings
+from partitune.engines.sglang.scheduler.pipeline import SglangPipeline, Turn
+from partitune.engines.sglang.scheduler.scheduler import MicroBatch, SglangScheduler
+from partitune.errors import OutOfMemory, SpecError
+from partitune.simulation.client import Client
+from partitune.simulation.overheads import Overheads
+from partitune.simulation.request import Request
+from partitune.simulation.run import RequestTimes, Run, Step
+
+
+def simulate_sglang(
+    requests: Sequence[Request],
+    settings: SglangSettings,
+    costs: StageCosts,
+    overheads: Overheads,
+    concurrency: int | None = None,
+    *,
+    context_step: int = 32,
+    record_steps: bool = False,
+) -> Run:
+    """Run `requests` through SGLang.
+
+    Args:
+        requests: what the client has to send, in any order.
+        settings: scheduler, KV pool and loop.
+        costs: seconds per stage and per hand-off of a batch; a hand-off includes the all-gather over tensor ranks.
+        overheads: seconds beside the stages' work. `engine_step_s` is the CPU time of a slot with work on every stage,
+            `empty_step_s` of one without, `broadcast_s` one hop of the sampled tokens round the ring.
+        concurrency: at most that many requests outstanding (closed loop); None: every request at its arrival.
+        context_step: costs are asked with the mean context of the decodes rounded to this many tokens.
+        record_steps: keep every slot's turn, empty ones too, in `Run.steps`.
+
+    Raises:
+        SpecError: a request the engine would refuse or cut short.
+        OutOfMemory: a request that does not fit, or KV so short that the engine would abort a request or stop;
+            `excess` is in tokens.
+    """
+    _check(requests, settings, costs)
+    engine = _Engine(requests, settings, costs, overheads, concurrency, context_step, record_steps)
+    engine.loop()
+    return engine.result(requests)
+
+
+def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCosts) -> None:
+    if costs.stages != settings.stages:
+        raise SpecError(f"the costs are for {costs.stages} stages, the settings say {settings.stages}")
+    if len({request.id for request in requests}) < len(requests):
+        raise SpecError("two requests have the same id")
+    page = settings.page_size
+    for request in requests:
+        total = request.prompt_tokens + request.output_tokens
+        if request.prompt_tokens < 1 or request.output_tokens < 1:
+            raise SpecError(f"request {request.id}: prompt_tokens and output_tokens must be 1 or more")
+        if request.prefix is not None:
+            raise SpecError(f"request {request.id}: shared prefixes are not simulated for SGLang; leave prefix out")
+        if total > settings.max_model_len - 2:
+            raise SpecError(
+                f"request {request.id}: {request.prompt_tokens} prompt and {request.output_tokens} output tokens "
+                f"exceed max_model_len {settings.max_model_len} less the 2 that SGLang keeps"
+            )
+        # init_req_max_new_tokens would cut the output short: the last token and one page are kept free.
+        need = -(-request.prompt_tokens // page) * page + request.output_tokens + page + 1
+        need = max(need, total + 2)
+        if need > settings.num_tokens:
+            raise OutOfMemory(
+                f"request {request.id} needs {need} KV tokens, the pool has {settings.num_tokens}",
+                excess=float(need - settings.num_tokens),
+            )
+
+
+class _OneStage:
+    """The loop without a pipeline: decide, compute, process."""
+
+    def __init__(self, overheads: Overheads) -> None:
+        self._overheads = overheads
+        self.now = 0.0
+
+    def wait_until(self, seconds: float) -> None:
+        """Nothing to do until then."""
+        self.now = max(self.now, seconds)
+
+    def push(self, turn: Turn) -> None:
+        """One iteration."""
+        self.now += self._overheads.engine_step_s if turn.compute else self._overheads.empty_step_s
+        turn.dispatch_s = turn.start_s = self.now
+        if turn.compute:
+            turn.end[0] = self.now + turn.compute[0]
+            self.now = turn.end[0] + self._overheads.d2h_s
+
+
+class _Engine:
+    """State of one run."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        settings: SglangSettings,
+        costs: StageCosts,
+        overheads: Overheads,
+        concurrency: int | None,
+        context_step: int,
+        record_steps: bool,
+    ) -> None:
+        self.settings = settings
+        self.costs = costs
+        self.overheads = overheads
+        self.context_step = context_step
+        self.record_steps = record_steps
+        self.client = Client(requests, concurrency)
+        self.scheduler = SglangScheduler(settings)
+        self.pipeline = SglangPipeline(settings, overheads) if settings.stages > 1 else _OneStage(overheads)
+        self.sent_s: dict[str, float] = {}
+        self.token_s: dict[str, list[float]] = {}
+        self.turns: list[tuple[Turn, MicroBatch | None]] = []
+        self.known: dict[Batch, tuple[tuple[float, ...], tuple[float, ...]]] = {}
+        self.uses: dict[Batch, int] = {}
+        self.decode_steps = self.decode_tokens = self.prompt_tokens = 0
+
+    def loop(self) -> None:
+        """Slot after slot until every request has its tokens."""
+        slots = self.settings.slots
+        in_flight: list[MicroBatch | None] = [None] * slots
+        stuck = 0
+        while True:
+            busy = False
+            for number in range(slots):
+                self._ingest()
+                batch = self.scheduler.schedule(number)
+                in_flight[number] = batch
+                busy = busy or batch is not None
+                self.pipeline.push(self._turn(batch))
+                due = in_flight[(number + 1) % slots]
+                if due is not None:
+                    self._deliver(due)
+            if busy:
+                stuck = 0
+                continue
+            if self.scheduler.is_idle:
+                self.scheduler.idle()
+                if self.client.next_s == float("inf"):
+                    return
+                self.pipeline.wait_until(self.client.next_s)
+            stuck += 1
+            if stuck > self.settings.prefill_decode_interval + 2:
+                raise OutOfMemory("requests wait and SGLang admits none: the KV pool is too small for them", excess=1.0)
+
+    def _ingest(self) -> None:
+        client = self.client
+        while client.next_s <= self.pipeline.now:
+            request, sent_s = client.send()
+            self.sent_s[request.id] = sent_s
+            self.token_s[request.id] = []
+            self.scheduler.waiting.append(Live(request.id, request.prompt_tokens, request.output_tokens))
+
+    def _deliver(self, batch: MicroBatch) -> None:
+        served, finished = self.scheduler.deliver(batch)
+        now = self.pipeline.now
+        for live in served:
+            self.token_s[live.id].append(now)
+        if finished:
+            self.client.done(len(finished), now)
+
+    def _turn(self, batch: MicroBatch | None) -> Turn:
+        stages = self.settings.stages
+        if batch is None:
+            turn = Turn(stages, graph=False, silent=False)
+        else:
+            work = self._work(batch)
+            if work not in self.known:
+                compute = [float(seconds) for seconds in self.costs.compute_s(work)]
+                compute[-1] += self.overheads.sample_s
+                self.known[work] = (tuple(compute), tuple(float(s) for s in self.costs.transfer_s(work.tokens)))
+            self.uses[work] = self.uses.get(work, 0) + 1
+            compute_s, transfer_s = self.known[work]
+            silent = self.settings.skip_pure_chunked_output and batch.is_middle_chunk
+            turn = Turn(stages, compute_s, transfer_s, graph=not batch.is_extend, silent=silent)
+        self.turns.append((turn, batch))
+        return turn
+
+    def _work(self, batch: MicroBatch) -> Batch:
+        """The batch as costs see it: every row passes head and sampler, a middle chunk's too."""
+        tokens, pairs = 0, 0.0
+        for _, new, past in batch.chunks:
+            tokens += new
+            pairs += new * (past + (new + 1) / 2)
+        decodes = len(batch.decodes)
+        context = sum(live.committed for live in batch.decodes) - decodes
+        if decodes:
+            grain = self.context_step * decodes
+            context = (context + grain // 2) // grain * grain
+            self.decode_steps += 1
+            self.decode_tokens += decodes
+        self.prompt_tokens += tokens
+        return Batch(tokens, pairs, decodes, context, len(batch.chunks) + decodes)
+
+    def result(self, requests: Sequence[Request]) -> Run:
+        """What the finished run leaves behind."""
+        stages = range(self.settings.stages)
+        times = []
+        gaps = [np.zeros(0)]
+        for request in requests:
+            tokens = self.token_s[request.id]
+            sent_s = self.sent_s[request.id]
+            times.append(
+                RequestTimes(request.id, request.prompt_tokens, request.output_tokens, sent_s, tokens[0], tokens[-1])
+            )
+            gaps.append(np.diff(tokens))
+        ran = [turn for turn, batch in self.turns if batch is not None]
+        handed = [sum(n * self.known[work][1][b] for work, n in self.uses.items()) for b in stages[:-1]]
+        return Run(
+            requests=tuple(times),
+            inter_token_s=np.concatenate(gaps),
+            makespan_s=max(turn.end[-1] for turn in ran),
+            compute_s=tuple(sum(n * self.known[work][0][stage] for work, n in self.uses.items()) for stage in stages),
+            transfer_s=tuple(received + given for received, given in zip([0.0, *handed], [*handed, 0.0], strict=True)),
+            batches=len(ran),
+            empty_steps=len(self.turns) - len(ran),
+            decode_steps=self.decode_steps,
+            decode_tokens=self.decode_tokens,
+            batch_tokens=self.prompt_tokens + self.decode_tokens,
+            preemptions=self.scheduler.retractions,
+            in_pipeline_s=sum(turn.end[-1] - turn.start_s for turn in ran),
+            steps=self._steps() if self.record_steps else (),
+            work=tuple(self.uses.items()),
+        )
+
+    def _steps(self) -> tuple[Step, ...]:
+        steps = []
+        for turn, batch in self.turns:
+            if batch is None:
+                steps.append(Step(turn.dispatch_s, None, turn.dispatch_s, {}))
+            else:
+                steps.append(Step(turn.dispatch_s, turn.start_s, turn.end[-1], batch.tokens))
+        while steps and not steps[-1].tokens:
+            steps.pop()
+        return tuple(steps)

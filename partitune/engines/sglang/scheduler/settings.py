@@ -1,0 +1,90 @@
+"""From a deployment of SGLang to the settings of its simulated scheduler.
+
+Decision: defaults come from `engines.sglang`, sizes that the engine derives at start-up from its KV pool are derived
+here in the same way, and what the simulator does not know is refused by name instead of being simulated as something
+else.
+
+Source: SGLang 0.5.23 `srt/mem_cache/kv_cache_configurator.py` (resolve_max_num_reqs), `srt/managers/scheduler.py`
+(init_chunked_prefill, maybe_init_dynamic_chunk_sizer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from partitune.candidate import Knob
+from partitune.costs.cost_model import StageCosts
+from partitune.engines.engine import Deployment
+from partitune.engines.kv_plan import KvPlan
+from partitune.engines.sglang.engine import FEWEST_ROWS, Sglang
+from partitune.engines.sglang.scheduler.chunks import ChunkLaw
+from partitune.engines.sglang.scheduler.inputs import SglangSettings
+from partitune.engines.vllm.scheduler.inputs import DEFAULT_OVERHEADS
+from partitune.errors import SpecError
+
+#: As for vLLM (see there), but a slot without work only passes messages on, as SGLang's loop never sleeps, and a slot
+#: with work is assumed to cost a quarter of a millisecond: whole servers need no more (`partitune validate`).
+SGLANG_OVERHEADS = replace(DEFAULT_OVERHEADS, engine_step_s=250e-6, empty_step_s=100e-6, engine_request_s=0.0)
+_MOST_ROWS, _ROWS_PER_CONTEXT = 4096, 512
+_TRUE = ("1", "true", "yes", "y")
+
+
+def sglang_settings(
+    engine: Sglang, deployment: Deployment, plan: KvPlan, costs: StageCosts, *, ignore_eos: bool = True
+) -> SglangSettings:
+    """The scheduler of this start.
+
+    Args:
+        engine: answers for defaults.
+        deployment: stages, knobs and environment.
+        plan: the KV pool.
+        costs: stage times; only dynamic chunking looks at them (stage 0's, as the engine profiles itself).
+        ignore_eos: what the requests ask for.
+
+    Raises:
+        SpecError: a scheduling policy that is not simulated, or a value the engine refuses.
+    """
+    knobs = {**deployment.knobs, **engine.effective_knobs(deployment)}
+    if knobs["schedule_policy"] != "fcfs":
+        raise SpecError(f"schedule_policy {knobs['schedule_policy']} is not simulated; fcfs is")
+    length = _whole(knobs, "context_length") or deployment.architecture.max_position
+    tokens = min(plan.tokens, _whole(knobs, "max_total_tokens") or plan.tokens)
+    estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), FEWEST_ROWS)
+    rows = min(_whole(knobs, "max_running_requests") or estimate, tokens // 2)
+    chunk = _whole(knobs, "chunked_prefill_size")
+    chunk = chunk if chunk and chunk > 0 else None
+    law = None
+    if knobs["enable_dynamic_chunking"] and chunk is not None and deployment.stages > 1:
+        smooth = float(knobs.get("SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR", 0.75))
+        law = ChunkLaw.profiled(costs, chunk, length, smooth)
+    return SglangSettings(
+        stages=deployment.stages,
+        max_running_requests=max(rows, 1),
+        num_tokens=max(tokens, 1),
+        page_size=_whole(knobs, "page_size") or 1,
+        max_model_len=length,
+        chunked_prefill_size=chunk,
+        max_prefill_tokens=_whole(knobs, "max_prefill_tokens") or 16384,
+        prefill_max_requests=_whole(knobs, "prefill_max_requests"),
+        pp_max_micro_batch_size=_whole(knobs, "pp_max_micro_batch_size"),
+        pp_async_batch_depth=_whole(knobs, "pp_async_batch_depth") or 0,
+        enable_mixed_chunk=bool(knobs["enable_mixed_chunk"]),
+        dynamic_chunks=law,
+        prefill_decode_interval=_whole(knobs, "prefill_decode_interval") or 0,
+        prefill_decode_interval_min_bs=_whole(knobs, "prefill_decode_interval_min_bs") or 0,
+        schedule_conservativeness=float(knobs["schedule_conservativeness"]),
+        radix_cache=not knobs.get("disable_radix_cache", False),
+        ignore_eos=ignore_eos,
+        comm_overlap=_on(knobs, "SGLANG_PP_COMM_OVERLAP"),
+        skip_pure_chunked_output=_on(knobs, "SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM"),
+    )
+
+
+def _whole(knobs: Mapping[str, Knob], name: str) -> int | None:
+    value = knobs.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _on(knobs: Mapping[str, Knob], name: str) -> bool:
+    return str(knobs.get(name, "")).lower() in _TRUE

@@ -1,0 +1,73 @@
+"""The values vLLM gives the flags nobody set.
+
+Decision: the engine derives its token budget from the GPU's memory and from how it is started, then caps one default by
+another. A comparison with "the default" is only honest with the same derivation.
+
+Source: vLLM 0.32.0 `engine/arg_utils.py` (get_batch_defaults, _set_default_max_num_seqs_and_batched_tokens_args),
+`config/cache.py`, `config/scheduler.py`; 0.33.0 is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partitune.candidate import Knob
+from partitune.engines.engine import Usage
+from partitune.hardware.gpus import Gpu
+
+_GIB = 1 << 30
+_SLOW_WITH_LARGE_BATCHES = ("a100", "gb10")
+
+
+def default_knobs(
+    gpu: Gpu, usage: Usage, max_position: int, given: Mapping[str, Knob], state_cached: bool
+) -> dict[str, Knob]:
+    """Defaults of the scheduling and memory flags, as the engine resolves them beside the flags that are `given`.
+
+    Args:
+        gpu: the GPU the engine starts on.
+        usage: API server or offline class.
+        max_position: longest context of the model; default of max_model_len.
+        given: flags that were set.
+        state_cached: the model has fixed-state layers (mamba_cache_mode follows prefix caching).
+    """
+    tokens, seqs = _batch_defaults(gpu, usage)
+    if given.get("performance_mode") == "throughput":
+        tokens, seqs = 2 * tokens, 2 * seqs
+    longest = _whole(given.get("max_model_len"), max_position)
+    longest = max_position if longest < 1 else longest  # -1 asks the engine for the longest that fits
+    chunked = given.get("enable_chunked_prefill", True)
+    if not chunked:
+        tokens = max(tokens, longest)
+    tokens = min(tokens, _whole(given.get("max_num_seqs"), seqs) * longest)
+    seqs = min(seqs, _whole(given.get("max_num_batched_tokens"), tokens))
+    prefix_caching = given.get("enable_prefix_caching", True)
+    return {
+        "max_num_batched_tokens": tokens,
+        "max_num_seqs": seqs,
+        "max_model_len": max_position,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": True,
+        "long_prefill_token_threshold": 0,
+        "scheduling_policy": "fcfs",
+        "gpu_memory_utilization": 0.92,
+        "kv_cache_dtype": "auto",
+        "watermark": 0.0,
+        "scheduler_reserve_full_isl": True,
+        "prefill_schedule_interval": 1,
+        "mamba_cache_mode": "align" if prefix_caching and state_cached else "none",
+    }
+
+
+def _batch_defaults(gpu: Gpu, usage: Usage) -> tuple[int, int]:
+    """max_num_batched_tokens and max_num_seqs."""
+    server = usage is Usage.SERVER
+    if gpu.memory_bytes >= 160 * _GIB:
+        return 16384, 1024
+    if gpu.memory_bytes >= 70 * _GIB and not any(slow in gpu.name.lower() for slow in _SLOW_WITH_LARGE_BATCHES):
+        return (8192 if server else 16384), 1024
+    return (2048 if server else 8192), 256
+
+
+def _whole(value: Knob | None, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

@@ -1,0 +1,253 @@
+"""vLLM as the rest of partitune sees it: a thin face on the tables and rules beside it.
+
+Decision: this module holds no knowledge of its own but which rule applies from which release on; flags, defaults,
+refusals, regimes and KV planning each have a module that says where they were read.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from partitune.candidate import Knob
+from partitune.costs.memory import MemorySettings
+from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
+from partitune.engines.engine import Deployment, Floats, Flow, Violation, environment_knobs, flag_knobs
+from partitune.engines.flags import arguments, config_entries, read_config
+from partitune.engines.kv_plan import KvPlan
+from partitune.engines.replicated_embeddings import vllm_copies
+from partitune.engines.versions import Version, VersionRange, parse_version
+from partitune.engines.vllm.defaults import default_knobs
+from partitune.engines.vllm.flags import VLLM_FLAGS
+from partitune.engines.vllm.kv_pages import layer_caches
+from partitune.engines.vllm.kv_planning import CacheModel, blocks_per_request, fitted_length, plan_kv, window_blocks
+from partitune.engines.vllm.model_runner import RUNNERS, choose_regime, runs_v2
+from partitune.engines.vllm.parallel_rules import layout_flags, resolved_layout
+from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.vllm.rules import check_vllm, draft_method
+from partitune.errors import SpecError
+from partitune.hardware.gpus import Gpu
+from partitune.hardware.parallelism import Layout, RankOrder
+from partitune.models.architecture import STATE_KINDS, Architecture
+
+_READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
+#: Drafting methods whose last stage keeps the target's embedding (0.32 `model_executor/models/utils.py`).
+_DRAFTS_FROM_EMBEDDING = frozenset({"eagle", "eagle3", "dflash", "dspark"})
+_CHUNKS_FLOW = Version(0, 20)  # PR 38726: in `v1/worker/gpu_model_runner.py` of 0.20.0, not of 0.19.1
+_MIDDLE_SINCE = Version(0, 8)  # PR 13839 was merged six days after 0.7.3
+
+
+@dataclass(frozen=True, slots=True)
+class RegimeChoice:
+    """Which way a start of vLLM keeps its pipeline busy."""
+
+    regime: Regime
+    slots: int  # batches that may be in flight
+    notes: tuple[str, ...] = ()  # what the engine does silently, and what was assumed
+    broadcasts_chunks: bool = False  # R1: stages wait for the last one after unfinished prompts too
+
+
+#: What moves the distance to the limit. In R1 everything decodes as one batch, whatever its size.
+_LEVERS = {
+    "roofline": "more requests at once (max_num_seqs, concurrency), so that weights are read for more of them",
+    "fill": "a smaller max_num_batched_tokens cuts a burst into more groups, which are on different stages at a time",
+    "host": "larger steps (max_num_batched_tokens, max_num_seqs); async_scheduling=true prepares them ahead",
+}
+_LEVERS_R1 = {
+    "fill": "async_scheduling=false, or a version from 0.31 on: in R1 no step begins before the last stage sampled",
+    "host": "larger steps (max_num_batched_tokens, max_num_seqs)",
+}
+
+
+class Vllm:
+    """The engine vLLM."""
+
+    name = "vllm"
+    partition_env = "VLLM_PP_LAYER_PARTITION"
+    said_elsewhere: ClassVar[Mapping[str, str]] = {
+        partition_env: "seeds, knobs.partition or --partition",
+        "VLLM_USE_V2_MODEL_RUNNER": "engine.runner",
+        "model": "model",
+        "pipeline_parallel_size": "parallel.pp",
+        "tensor_parallel_size": "parallel.tp",
+        "data_parallel_size": "parallel.dp",
+        "prefill_context_parallel_size": "parallel.pcp",
+        "decode_context_parallel_size": "parallel.dcp",
+        "enable_expert_parallel": "parallel.expert_parallel",
+        "all2all_backend": "parallel.all2all_backend",
+        "disable_custom_all_reduce": "parallel.all_reduce_backend",
+    }
+    model_key = "model"
+
+    def notes(self, version: str) -> tuple[str, ...]:
+        """What is assumed about this version."""
+        return _READ.notes(parse_version(version))
+
+    def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
+        """`get_pp_indices` of the release, or a named rule (`remainder-last` is the open PR 46217)."""
+        own = middle_stages if parse_version(version) >= _MIDDLE_SINCE else all_on_last
+        return chosen_split(layers, stages, own, rule)
+
+    def regime(self, deployment: Deployment) -> RegimeChoice:
+        """One of R1-R4. Raises SpecError where the engine refuses to start."""
+        if deployment.runner not in RUNNERS:
+            raise SpecError(f"engine.runner: {deployment.runner!r} is not one of {', '.join(RUNNERS)}")
+        version = parse_version(deployment.version)
+        flag = deployment.knobs.get("async_scheduling")
+        choice = choose_regime(
+            version,
+            deployment.architecture,
+            deployment.stages,
+            deployment.runner,
+            flag if isinstance(flag, bool) else None,
+        )
+        if choice.refusal:
+            raise SpecError(choice.refusal)
+        slots = choice.regime.queue_slots(deployment.stages)
+        chunks = choice.regime is Regime.R1 and version < _CHUNKS_FLOW
+        return RegimeChoice(choice.regime, slots, _READ.notes(version) + choice.notes, chunks)
+
+    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
+        """With the exchange of tokens and experts that vLLM picks."""
+        return resolved_layout(layout, architecture)
+
+    def rank_order(self, architecture: Architecture) -> RankOrder:  # noqa: ARG002  (the protocol's)
+        """Data ranks count slowest, for every model."""
+        return RankOrder.REPLICAS_OUTSIDE
+
+    def flow(self, deployment: Deployment) -> Flow:
+        """In R1 everything merges into one batch; otherwise a request stays with those it was first scheduled with."""
+        choice, knobs = self.regime(deployment), self.effective_knobs(deployment)
+        seqs = int(knobs["max_num_seqs"])
+        return Flow(
+            choice.regime.value,
+            cohorts=1 if choice.regime is Regime.R1 else deployment.stages,
+            step_tokens=int(knobs["max_num_batched_tokens"]),
+            max_requests=seqs,
+            cohort_requests=seqs,
+            notes=choice.notes,
+            levers=_LEVERS | (_LEVERS_R1 if choice.regime is Regime.R1 else {}),
+        )
+
+    def memory_settings(self, deployment: Deployment) -> MemorySettings:
+        """The profile run of `max_num_batched_tokens` and `max_num_seqs`, within `gpu_memory_utilization`."""
+        knobs, version = self.effective_knobs(deployment), parse_version(deployment.version)
+        return MemorySettings(
+            max_num_batched_tokens=int(knobs["max_num_batched_tokens"]),
+            max_num_seqs=int(knobs["max_num_seqs"]),
+            gpu_memory_utilization=float(knobs["gpu_memory_utilization"]),
+            cuda_graphs=not knobs.get("enforce_eager", False),
+            drafter=draft_method(knobs) == "mtp",
+            drafter_embedding=deployment.stages > 1 and draft_method(knobs) in _DRAFTS_FROM_EMBEDDING,
+            vision=not knobs.get("language_model_only", False),
+            copies=vllm_copies(
+                deployment.architecture, version, v2=runs_v2(version, deployment.architecture, deployment.runner)
+            ),
+        )
+
+    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:  # noqa: ARG002  (the protocol's)
+        """Always the usual one."""
+        return None
+
+    def is_asynchronous(self, deployment: Deployment) -> bool:
+        """What the regime says; False where the engine refuses the combination."""
+        try:
+            return self.regime(deployment).regime.asynchronous
+        except SpecError:
+            return False
+
+    def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """The engine's values for scheduling and memory flags; `async_scheduling` is left to the regime."""
+        architecture = deployment.architecture
+        stateful = any(layer.attention.kind in STATE_KINDS for layer in architecture.layers)
+        return default_knobs(
+            deployment.gpu, deployment.usage, architecture.max_position, flag_knobs(deployment.knobs), stateful
+        )
+
+    def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """Defaults overlaid with the deployment's flags."""
+        return {**self.default_knobs(deployment), **flag_knobs(deployment.knobs)}
+
+    def check(self, deployment: Deployment) -> tuple[Violation, ...]:
+        """Every rule that the deployment breaks."""
+        return check_vllm(deployment, self.effective_knobs(deployment))
+
+    def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
+        """`vllm serve MODEL …` with the parallel sizes and the deployment's own flags."""
+        return ("vllm", "serve", model, *arguments(_all_flags(deployment), VLLM_FLAGS))
+
+    def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """For `vllm serve --config`: long flag names, `no-…: true` for switches that are off."""
+        return config_entries(_all_flags(deployment), VLLM_FLAGS)
+
+    def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:
+        """One command a node, the others than the first without a server; Ray places its workers from one command.
+
+        vLLM 0.32 `docs/serving/parallelism_scaling.md`, `entrypoints/cli/serve.py`.
+        """
+        start = f"vllm serve --config {shlex.quote(config)}"
+        if nodes == 1 or deployment.knobs.get("distributed_executor_backend") == "ray":
+            return (start,)
+        group = f"{start} --nnodes {nodes} --master-addr ADDRESS_OF_NODE_0 --node-rank"
+        return (f"{group} 0", *(f"{group} {rank} --headless" for rank in range(1, nodes)))
+
+    def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
+        """What `vllm serve --config` makes of such a file."""
+        return read_config(entries, VLLM_FLAGS)
+
+    def environment(self, deployment: Deployment) -> Mapping[str, str]:
+        """Partition (only when one was chosen: an empty value is an error), runner, and environment knobs."""
+        variables = environment_knobs(deployment.knobs)
+        if deployment.runner != "auto":
+            variables["VLLM_USE_V2_MODEL_RUNNER"] = "1" if deployment.runner == "v2" else "0"
+        if deployment.partition is not None:
+            variables[self.partition_env] = ",".join(map(str, deployment.partition))
+        return variables
+
+    def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
+        """Blocks, tokens and the limiting stage of one partition."""
+        override = deployment.knobs.get("num_gpu_blocks_override")
+        blocks = override if isinstance(override, int) and not isinstance(override, bool) else None
+        model = self.cache_model(deployment)
+        if _fits_length(deployment) and blocks is None:
+            model = fitted_length(model, partition, free_bytes)
+        return plan_kv(model, partition, free_bytes, blocks_override=blocks)
+
+    def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
+        """Blocks per (stage, first layer, end layer)."""
+        return window_blocks(self.cache_model(deployment), free_bytes)
+
+    def fewest_kv_blocks(self, deployment: Deployment) -> int:
+        """Blocks of one request of max_model_len (of one token where the engine fits that), and the null block."""
+        model = self.cache_model(deployment)
+        return blocks_per_request(model, 1 if _fits_length(deployment) else model.max_model_len) + 1
+
+    def cache_model(self, deployment: Deployment) -> CacheModel:
+        """What the KV planner is given: pages per layer and what requests may keep in flight."""
+        knobs = self.effective_knobs(deployment)
+        block, longest = knobs.get("block_size"), knobs["max_model_len"]
+        if not isinstance(longest, int) or longest < 1:
+            longest = deployment.architecture.max_position
+        return CacheModel(
+            layer_caches(
+                deployment.architecture,
+                deployment.tp,
+                dcp=deployment.layout.dcp,
+                kv_cache_dtype=str(knobs["kv_cache_dtype"]),
+                block_size=block if isinstance(block, int) else None,
+            ),
+            max_model_len=longest,
+            max_in_flight_tokens=self.regime(deployment).slots * int(knobs["max_num_batched_tokens"]),
+            state_blocks=2 if knobs["mamba_cache_mode"] == "align" else 1,
+        )
+
+
+def _fits_length(deployment: Deployment) -> bool:
+    """True where the engine shortens max_model_len until one request fits."""
+    return deployment.knobs.get("max_model_len") == -1
+
+
+def _all_flags(deployment: Deployment) -> dict[str, Knob]:
+    return {**layout_flags(deployment.layout), **flag_knobs(deployment.knobs)}

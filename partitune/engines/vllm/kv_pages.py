@@ -1,0 +1,77 @@
+"""From an architecture to what each layer keeps per block on one GPU of vLLM.
+
+Decision: one place knows how vLLM picks block sizes. Plain attention takes blocks of 16 tokens; latent attention 64
+(FlashMLA; other kernels take 16 or 32, which changes rounding only). In a hybrid the block of the attention layers is
+raised until its page is at least as large as the fixed state, and the state is padded to that page.
+
+Not covered: DeepSeek-V4's packed layout and its compressed layers beside windows; an indexer's key cache is FP8 under
+every cache type and is scaled here with the rest (it is a tenth of a sparse layer's page).
+
+Source: vLLM 0.32.0 `platforms/interface.py` (`_align_hybrid_block_size`), `config/cache.py`,
+`v1/attention/backends/mla/flashmla.py`.
+"""
+
+from __future__ import annotations
+
+from partitune.engines.vllm.kv_planning import Cache, LayerCache
+from partitune.errors import SpecError
+from partitune.models.architecture import STATE_KINDS, Architecture, Attention, AttentionBlock
+
+#: Bytes of one cached element against the model's own 16 bits (vLLM 0.32.0 `config/cache.py`).
+_DTYPE_SHARE = {"auto": 1.0, "float16": 1.0, "bfloat16": 1.0, "fp8": 0.5, "fp8_e4m3": 0.5, "fp8_e5m2": 0.5}
+_LATENT = frozenset({Attention.MLA, Attention.SPARSE})
+_BLOCK, _LATENT_BLOCK = 16, 64
+_HYBRID_LATENT_ALIGNMENT = 128  # TRT-LLM and FlashInfer MLA decode kernels
+
+
+def layer_caches(
+    architecture: Architecture,
+    tp: int,
+    *,
+    dcp: int = 1,
+    kv_cache_dtype: str = "auto",
+    block_size: int | None = None,
+) -> tuple[LayerCache | None, ...]:
+    """Cache of every layer on one of `tp` ranks.
+
+    Args:
+        architecture: the model; its `kv_bytes_per_token` is what `auto` stands for.
+        tp: tensor-parallel ranks.
+        dcp: ranks that the tokens of a block are dealt out over: a page stays as large and holds so many times the
+            tokens (0.32 `v1/core/kv_cache_utils.py` resolve_dcp_kv_block_size). Fixed states are not dealt out.
+        kv_cache_dtype: `auto`, a 16-bit or an fp8 type.
+        block_size: tokens a block as given by `--block-size`; None: the engine's choice.
+
+    Raises:
+        SpecError: a cache type whose layout is not known here.
+    """
+    if kv_cache_dtype not in _DTYPE_SHARE:
+        raise SpecError(
+            f"kv_cache_dtype: KV planning does not know the layout of {kv_cache_dtype!r}; it knows "
+            f"{', '.join(_DTYPE_SHARE)}"
+        )
+    share = _DTYPE_SHARE[kv_cache_dtype]
+    blocks = [layer.attention for layer in architecture.layers]
+    latent = any(block.kind in _LATENT for block in blocks)
+    block = block_size or (_LATENT_BLOCK if latent else _BLOCK)
+    state_page = max((block.state_bytes // tp for block in blocks if block.kind in STATE_KINDS), default=0)
+    token_bytes = max((_token_bytes(block, tp, share) for block in blocks), default=0)
+    if state_page and token_bytes:
+        alignment = max(block, _HYBRID_LATENT_ALIGNMENT) if latent else block
+        block = max(block, alignment * -(-state_page // (alignment * token_bytes)))
+        state_page = block * token_bytes
+    return tuple(_cache(one, block, dcp, state_page, _token_bytes(one, tp, share)) for one in blocks)
+
+
+def _token_bytes(block: AttentionBlock, tp: int, share: float) -> int:
+    return round(block.kv_bytes_per_token_rank(tp) * share)
+
+
+def _cache(attention: AttentionBlock, block: int, dcp: int, state_page: int, token_bytes: int) -> LayerCache | None:
+    if attention.kind is Attention.NONE:
+        return None
+    if attention.kind in STATE_KINDS:
+        return LayerCache(Cache.STATE, state_page, block)
+    if attention.kind is Attention.SLIDING:
+        return LayerCache(Cache.WINDOW, block * token_bytes, block, attention.window)
+    return LayerCache(Cache.TOKENS, block * token_bytes, block * dcp)

@@ -1,0 +1,231 @@
+"""vLLM's KV-cache planning, exactly: how many blocks a partition leaves, and which stage decides.
+
+Decision: this is arithmetic, so it is copied in behaviour and held against recordings of the engine, not estimated.
+All stages share one block table, so the whole model is grouped once, each group is projected on each stage, a block
+costs a stage the bytes of its fullest group, and the number of blocks is the least over stages. That is a staircase:
+for Kimi-K3 one more attention layer on one stage costs a quarter of the cache.
+
+Source: vLLM 0.32.0 `v1/core/kv_cache_utils.py` and `v1/kv_cache_interface.py` (0.33.0: `kv_cache_planning.py`), CUDA
+with a layer-outermost cache layout. Not covered: drafters, hidden-state extraction, packed layouts (DeepSeek-V4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitune.engines.kv_plan import KvPlan
+from partitune.errors import InfeasibleSpace, OutOfMemory
+
+Integers = NDArray[np.int64]
+
+
+class Cache(StrEnum):
+    """What a layer keeps of a sequence."""
+
+    TOKENS = "tokens"  # every token (multi-head, grouped-query or latent attention)
+    WINDOW = "window"  # the last tokens
+    STATE = "state"  # one fixed state
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """The cache of one layer on one TP rank. Equal values mean that layers can share a group."""
+
+    kind: Cache
+    page_bytes: int  # of one block
+    block_size: int  # tokens in one block
+    window: int | None = None  # tokens, for WINDOW
+
+
+@dataclass(frozen=True, slots=True)
+class CacheModel:
+    """A model as the KV planner sees it."""
+
+    layers: tuple[LayerCache | None, ...]  # None: the layer keeps nothing
+    max_model_len: int
+    max_in_flight_tokens: int  # batches in flight * max_num_batched_tokens: what a window keeps besides itself
+    state_blocks: int = 1  # blocks of a request in a state group: 1, or 2 with prefix caching (mamba_cache_mode align)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Layers that share one block table."""
+
+    layers: tuple[int, ...]
+    caches: tuple[LayerCache, ...]  # of those layers, pages unified
+
+
+@lru_cache(maxsize=32)  # one planning asks several times, and only flags change the answer, not the partition
+def group_layers(model: CacheModel) -> tuple[Group, ...]:
+    """Groups of the whole model, layers numbered in model order (`get_kv_cache_groups`)."""
+    kept = [index for index, cache in enumerate(model.layers) if cache is not None]
+    caches = {index: cache for index, cache in enumerate(model.layers) if cache is not None}
+    if not kept:
+        return ()
+    first = caches[kept[0]]
+    if all(_same_slots(cache, first) for cache in caches.values()):
+        return (Group(tuple(kept), tuple(caches[index] for index in kept)),)
+    unified = _unify_pages(caches)
+    buckets: dict[LayerCache, list[int]] = {}
+    for index in kept:
+        buckets.setdefault(unified[index], []).append(index)
+    fewest, most = min(map(len, buckets.values())), max(map(len, buckets.values()))
+    size = most if most < 1.5 * fewest else fewest
+    groups = []
+    for cache, members in buckets.items():
+        count = -(-len(members) // size)
+        for offset in range(count):
+            chosen = members[offset::count]  # strided, so that every stage holds some layers of every group
+            groups.append(Group(tuple(chosen), (cache,) * len(chosen)))
+    return tuple(groups)
+
+
+def window_block_bytes(model: CacheModel) -> Integers:
+    """Bytes of one block on a stage that owns layers i..j-1: shape [layers + 1, layers + 1], 0 below the diagonal."""
+    most = np.zeros((len(model.layers) + 1, len(model.layers) + 1), dtype=np.int64)
+    for group in group_layers(model):
+        pages = np.zeros(len(model.layers), dtype=np.int64)
+        pages[list(group.layers)] = [cache.page_bytes for cache in group.caches]
+        prefix = np.concatenate(([0], np.cumsum(pages)))
+        np.maximum(most, prefix[None, :] - prefix[:, None], out=most)
+    return most
+
+
+def window_blocks(model: CacheModel, free_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Blocks that stage s alone could hold when it owns layers i..j-1.
+
+    Args:
+        model: caches of all layers.
+        free_bytes: per GPU, after weights and activations; shape [stages, layers + 1, layers + 1].
+
+    Returns:
+        Whole blocks, same shape; 0 where nothing is free or the window keeps no cache (the engine cannot start there).
+    """
+    block_bytes = window_block_bytes(model)
+    blocks = np.floor(np.maximum(free_bytes, 0.0) / np.maximum(block_bytes, 1)[None])
+    return np.where(block_bytes[None] > 0, blocks, 0.0)
+
+
+def blocks_per_request(model: CacheModel, tokens: int) -> int:
+    """Blocks that one request of `tokens` tokens holds, over all groups."""
+    return sum(_group_blocks(group.caches[0], model, tokens) for group in group_layers(model))
+
+
+def plan_kv(
+    model: CacheModel, partition: Sequence[int], free_bytes: Sequence[int], *, blocks_override: int | None = None
+) -> KvPlan:
+    """What vLLM allocates for `partition` when stage s has `free_bytes[s]` left on each of its GPUs.
+
+    `blocks_override` is `--num-gpu-blocks-override`: the engine then plans with that many blocks whatever is free.
+
+    Raises:
+        InfeasibleSpace: a stage owns no layer with a cache (the engine divides by zero).
+        OutOfMemory: a stage cannot hold one request of max_model_len; names the longest that fits, graded in bytes.
+    """
+    groups = group_layers(model)
+    block_bytes, fullest = _stage_blocks(groups, partition)
+    if blocks_override is not None:
+        free_bytes = [blocks_override * size for size in block_bytes]
+    needed = blocks_per_request(model, model.max_model_len)
+    _refuse_short_memory(model, block_bytes, free_bytes, needed)
+    stage_blocks = tuple(int(free) // size for free, size in zip(free_bytes, block_bytes, strict=True))
+    num_blocks = min(stage_blocks)
+    concurrency = num_blocks / needed
+    return KvPlan(
+        num_blocks=num_blocks,
+        block_size=_token_block_size(groups),
+        tokens=int(concurrency * model.max_model_len),
+        concurrency=concurrency,
+        stage_blocks=stage_blocks,
+        stage_block_bytes=tuple(block_bytes),
+        stranded_bytes=tuple(int(f) - num_blocks * b for f, b in zip(free_bytes, block_bytes, strict=True)),
+        group_layers=tuple(fullest),
+        groups=len(groups),
+    )
+
+
+def fitted_length(model: CacheModel, partition: Sequence[int], free_bytes: Sequence[int]) -> CacheModel:
+    """`model` with the longest requests that every stage can hold (`max_model_len: -1`), 1 where not even that fits.
+
+    vLLM 0.32 `v1/core/kv_cache_utils.py` _auto_fit_max_model_len.
+    """
+    block_bytes, _ = _stage_blocks(group_layers(model), partition)
+    fewest = min(int(free) // size for free, size in zip(free_bytes, block_bytes, strict=True))
+    return replace(model, max_model_len=max(1, longest_request(model, fewest)))
+
+
+def _stage_blocks(groups: Sequence[Group], partition: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Per stage: bytes of one block, and layers of its fullest group. Raises InfeasibleSpace, see `plan_kv`."""
+    ends = list(accumulate(partition))
+    block_bytes, fullest = [], []
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        owned = [
+            [cache.page_bytes for index, cache in zip(group.layers, group.caches, strict=True) if start <= index < end]
+            for group in groups
+        ]
+        block_bytes.append(max((sum(pages) for pages in owned), default=0))
+        fullest.append(max((len(pages) for pages in owned), default=0))
+    bare = [stage for stage, size in enumerate(block_bytes) if size == 0]
+    if bare:
+        raise InfeasibleSpace(f"stage {bare[0]} owns no layer that keeps a cache; vLLM cannot plan its KV memory")
+    return block_bytes, fullest
+
+
+def longest_request(model: CacheModel, blocks: int) -> int:
+    """Most tokens one request may have when `blocks` blocks exist; one block is never handed out. 0: not even one."""
+    low, high = 0, model.max_model_len
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if blocks_per_request(model, middle) <= blocks - 1 else (low, middle - 1)
+    return low
+
+
+def _refuse_short_memory(model: CacheModel, block_bytes: Sequence[int], free_bytes: Sequence[int], needed: int) -> None:
+    blocks = [int(free) // size for free, size in zip(free_bytes, block_bytes, strict=True)]
+    stage = blocks.index(min(blocks))
+    need, have = block_bytes[stage] * (needed + 1), int(free_bytes[stage])
+    if need <= have:
+        return
+    raise OutOfMemory(
+        f"stage {stage} has {have / 2**30:.2f} GiB for KV and one request of {model.max_model_len} tokens needs "
+        f"{need / 2**30:.2f} GiB there; the longest that fits has {longest_request(model, blocks[stage])}",
+        excess=float(need - have),
+    )
+
+
+def _same_slots(cache: LayerCache, first: LayerCache) -> bool:
+    """True when one block table serves both: same kind and block, pages may differ (but states not)."""
+    same = cache.kind is first.kind and cache.block_size == first.block_size and cache.window == first.window
+    return same and (cache.kind is not Cache.STATE or cache.page_bytes == first.page_bytes)
+
+
+def _unify_pages(caches: dict[int, LayerCache]) -> dict[int, LayerCache]:
+    """Give every layer the largest page: longer blocks where they divide it, padding elsewhere."""
+    largest = max(cache.page_bytes for cache in caches.values())
+    unified = {}
+    for index, cache in caches.items():
+        times, rest = divmod(largest, cache.page_bytes)
+        longer = 1 if rest or cache.kind is Cache.STATE else times
+        unified[index] = replace(cache, page_bytes=largest, block_size=cache.block_size * longer)
+    return unified
+
+
+def _group_blocks(cache: LayerCache, model: CacheModel, tokens: int) -> int:
+    if cache.kind is Cache.STATE:
+        return model.state_blocks
+    if cache.kind is Cache.TOKENS or cache.window is None:
+        return -(-tokens // cache.block_size)
+    # One block more: a window rarely begins at the start of a block.
+    return -(-min(cache.window - 1 + model.max_in_flight_tokens, tokens) // cache.block_size) + 1
+
+
+def _token_block_size(groups: Sequence[Group]) -> int:
+    sizes = [group.caches[0].block_size for group in groups if group.caches[0].kind is not Cache.STATE]
+    return min(sizes, default=groups[0].caches[0].block_size)

@@ -1,0 +1,80 @@
+"""Which waiting requests join the running ones in a step.
+
+Decision: apart from the scheduler, because everything that makes a newcomer differ from a running request meets here:
+what it finds in the prefix cache, the blocks of its whole prompt, the watermark, stale tokens after a preemption.
+
+Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, the loop over WAITING) and `v1/core/kv_cache_manager.py`
+(get_computed_blocks, allocate_slots, record_prefix_cache_stats).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partitune.engines.vllm.scheduler.chunks import next_chunk
+from partitune.engines.vllm.scheduler.cohort import Live
+from partitune.engines.vllm.scheduler.prefix_cache import Hit
+
+if TYPE_CHECKING:
+    from partitune.engines.vllm.scheduler.scheduler import Limits, Scheduler
+
+
+def admit(scheduler: Scheduler, limits: Limits) -> list[tuple[Live, int]]:
+    """Move requests from waiting to running while tokens, seats and blocks last; returns their first chunks."""
+    settings, waiting, cache = scheduler.settings, scheduler.waiting, scheduler.pool.cache
+    chunks: list[tuple[Live, int]] = []
+    skipped: list[Live] = []
+    while waiting and limits.tokens > 0 and limits.requests > 0 and len(scheduler.running) < settings.max_num_seqs:
+        live = waiting[0]
+        if live.last_step > scheduler.delivered_step:  # preempted, with tokens still in flight
+            live.deferred = True
+            skipped.append(waiting.popleft())
+            continue
+        hit = _NOTHING if cache is None else cache.find(live)
+        live.computed = hit.tokens
+        live.junction = hit.junction
+        new = live.to_compute - hit.tokens
+        if limits.no_prompts and new > 1:
+            break
+        if 0 < limits.threshold < new:
+            new = limits.threshold
+        if not settings.enable_chunked_prefill and new > limits.tokens:
+            break
+        new = next_chunk(settings, live, limits.tokens, limits.threshold)
+        if new == 0 or not _blocks_for(scheduler, live, hit, new):
+            if hit.tokens and (settings.align_chunks or not settings.reserve_full_isl):
+                scheduler.quiet_steps = 0  # it needs less as soon as less of its prompt is found
+            break
+        scheduler.running.append(waiting.popleft())
+        scheduler.reading.append(live)
+        live.reading = True
+        live.deferred = False
+        if cache is not None and not live.preempted:
+            scheduler.prefix_queries += live.to_compute
+            scheduler.prefix_hits += hit.tokens
+        chunks.append((live, new))
+        limits.spend(new, decodes=False)
+    waiting.extendleft(reversed(skipped))
+    return chunks
+
+
+#: What is found where nothing is cached.
+_NOTHING = Hit()
+
+
+def _blocks_for(scheduler: Scheduler, live: Live, hit: Hit, new: int) -> bool:
+    """Give `live` the blocks of its first chunk; False when they, or those of its whole prompt, are not free."""
+    settings, pool = scheduler.settings, scheduler.pool
+    if hit.states is not None and settings.align_chunks and hit.states.step == scheduler.step:
+        return False  # states written in this very step
+    free = pool.free - hit.free_blocks - (pool.watermark if scheduler.running else 0)
+    if settings.reserve_full_isl and pool.admission_blocks(live.to_compute) - hit.blocks > free:
+        return False
+    blocks = pool.blocks(hit.tokens + new, new)
+    if blocks - hit.blocks > free:
+        return False
+    if hit.tokens:
+        pool.adopt(live, hit)
+    pool.hold(live, blocks)
+    scheduler.write(live, new)
+    return True

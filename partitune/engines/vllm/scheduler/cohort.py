@@ -1,0 +1,196 @@
+"""Requests in the engine, and the cohorts they decode in.
+
+Decision: requests that sampled a token in the same step stay together until one of them ends, so the simulator counts
+once per cohort what the engine counts per request. A cohort numbers the tokens it was scheduled for and the tokens that
+came back; a member's own numbers follow from where it joined. Joining, leaving and ending cost something, a step of the
+whole cohort does not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from partitune.simulation.request import Request
+
+if TYPE_CHECKING:
+    from partitune.engines.vllm.scheduler.prefix_cache import Cached, Stretch
+
+
+class Live:
+    """One request inside the engine."""
+
+    __slots__ = (
+        "base",
+        "cohort",
+        "computed",
+        "deferred",
+        "eligible_step",
+        "held",
+        "in_flight",
+        "joined",
+        "junction",
+        "last_step",
+        "number",
+        "preempted",
+        "prompt",
+        "reading",
+        "request",
+        "seen_step",
+        "segments",
+        "sent_s",
+        "shared",
+        "shared_blocks",
+        "stretches",
+        "target",
+    )
+
+    def __init__(self, request: Request, sent_s: float, number: int) -> None:
+        self.request = request
+        self.sent_s = sent_s
+        self.number = number  # in order of arrival
+        self.prompt = request.prompt_tokens
+        self.target = request.output_tokens
+        self.cohort: Cohort | None = None  # None: waiting, reading, or only waiting for its last token
+        self.reading = False  # running, its prompt (after a preemption: and output) not read to its end
+        self.joined = 0  # tokens the cohort had been scheduled for before
+        self.base = 0  # own tokens scheduled before joining
+        self.segments: list[tuple[Cohort, int, int]] = []  # (cohort, first token, one past the last) of the past
+        self.computed = 0  # prompt (and, after a preemption, output) tokens scheduled; kept while not in a cohort
+        self.in_flight = 0  # prompt tokens scheduled and not yet back
+        self.held = 0  # KV blocks
+        self.last_step = 0  # newest step it took part in, when not in a cohort
+        self.eligible_step = 0  # not before this step again; outlives a preemption, as in the engine
+        self.preempted = False  # ever
+        self.deferred = False  # passed over while waiting for stale tokens, and not admitted since
+        # Prefix cache: blocks that others know too, those that only it knows and gave back, and how long the first are.
+        self.shared: list[Cached] = []
+        self.stretches: list[Stretch] = []
+        self.shared_blocks = 0
+        self.junction = 0  # tokens of a cached prefix whose states are to be kept on the way
+        self.seen_step = 0  # newest step whose tokens were back when it was last scheduled, when not in a cohort
+
+    @property
+    def sampled(self) -> int:
+        """Tokens sampled so far, in flight included."""
+        return self.base if self.cohort is None else self.base + self.cohort.scheduled - self.joined
+
+    @property
+    def delivered(self) -> int:
+        """Tokens that have come back to the scheduler."""
+        done = sum(min(max(cohort.delivered, first), end) - first for cohort, first, end in self.segments)
+        return done if self.cohort is None else done + max(0, self.cohort.delivered - self.joined)
+
+    def token_times(self) -> list[float]:
+        """When each token of the finished request reached its client, in seconds since the run began."""
+        times: list[float] = []
+        for cohort, first, end in self.segments:
+            times += cohort.times[first:end]
+        return times[: self.target]
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens whose full blocks the prefix cache knows.
+
+        A chunk's are known when it is scheduled. Decoded ones are as soon as a step is scheduled that follows their
+        coming back, the very last one excepted when it came back since.
+        """
+        if self.reading:
+            return self.computed
+        seen = self.seen_step if self.cohort is None else self.cohort.seen_step
+        then = sum(bisect_right(cohort.steps, seen, first, end) - first for cohort, first, end in self.segments)
+        if self.cohort is not None:
+            then += bisect_right(self.cohort.steps, seen, self.joined) - self.joined
+        return self.prompt + max(then, self.delivered - 1)
+
+    @property
+    def to_compute(self) -> int:
+        """Tokens whose KV must exist before the next token can be sampled."""
+        return self.prompt + self.base
+
+    @property
+    def context(self) -> int:
+        """Tokens computed by a cohort member, its newest sample not included."""
+        return self.prompt + self.sampled - 1
+
+
+class Cohort:
+    """Requests that sample in the same steps."""
+
+    __slots__ = (
+        "context",
+        "crossing",
+        "delivered",
+        "eligible_step",
+        "ending",
+        "fresh",
+        "last_step",
+        "members",
+        "scheduled",
+        "seen_step",
+        "steps",
+        "stopping",
+        "times",
+        "token_s",
+        "will_stop",
+    )
+
+    def __init__(self) -> None:
+        self.members: dict[Live, None] = {}  # an ordered set
+        self.scheduled = 0
+        self.delivered = 0
+        self.times: list[float] = []  # when each delivered token reached the clients
+        self.context = 0  # sum of the members' contexts
+        self.token_s = 0.0  # when the newest token is on every stage
+        self.eligible_step = 0
+        self.last_step = 0
+        self.seen_step = 0  # newest step whose tokens were back when it was last scheduled
+        self.steps: list[int] = []  # that each token was scheduled in; kept for the prefix cache only
+        self.ending: dict[int, list[Live]] = {}  # delivered tokens -> members that then have all theirs
+        self.will_stop: dict[int, list[Live]] = {}  # delivered tokens -> members that then lack one only
+        self.stopping: list[Live] = []  # may lack one token only: not scheduled again while that one is in flight
+        self.fresh: list[Live] = []  # joined, and not yet in `crossing`
+        self.crossing: dict[int, dict[Live, None]] = {}  # scheduled tokens mod block size -> need a new block then
+
+    def add(self, live: Live) -> None:
+        """Let `live` take part in the step being scheduled and all that follow."""
+        live.cohort = self
+        live.joined = self.scheduled
+        self.members[live] = None
+        self.context += live.prompt + live.base - 1
+        self.fresh.append(live)
+        end = live.joined + live.target - live.base
+        if end > live.joined:
+            self.ending.setdefault(end, []).append(live)
+        if live.request.stops_early:
+            return
+        if end - 1 <= max(self.delivered, live.joined):
+            self.stopping.append(live)
+        else:
+            self.will_stop.setdefault(end - 1, []).append(live)
+
+    def remove(self, live: Live, block_size: int) -> None:
+        """Take `live` out; what it has in flight is still delivered."""
+        live.computed = live.context
+        self.context -= live.computed
+        del self.members[live]
+        self.crossing.get(crossing_key(live, block_size), {}).pop(live, None)
+        if live in self.fresh:
+            self.fresh.remove(live)
+        end = live.joined + live.target - live.base
+        for stop in (self.stopping, self.will_stop.get(end - 1, [])):
+            if live in stop:
+                stop.remove(live)
+        if end > self.scheduled:
+            self.ending[end].remove(live)
+        live.segments.append((self, live.joined, self.scheduled))
+        live.base += self.scheduled - live.joined
+        live.last_step = self.last_step
+        live.seen_step = self.seen_step
+        live.eligible_step = self.eligible_step
+        live.cohort = None
+
+
+def crossing_key(live: Live, block_size: int) -> int:
+    """`scheduled` modulo the block size at which the member's next token opens a new block."""
+    return (live.joined - live.base - live.prompt + 1) % block_size

@@ -1,0 +1,133 @@
+"""The engine core's loop in virtual time: schedule, dispatch, wait for the oldest batch, update.
+
+Decision: the loop is the engine's own, statement for statement, because the interesting behaviour lives in it: empty
+batches take slots, the core blocks on the oldest batch, and a request that arrives meanwhile waits for it.
+
+Source: vLLM 0.33.0 `v1/engine/core.py` (run_busy_loop, step_with_batch_queue, _process_engine_step).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from partitune.costs.cost_model import StageCosts
+from partitune.engines.vllm.scheduler.fast_forward import cruise
+from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
+from partitune.engines.vllm.scheduler.kv_pool import KvPool
+from partitune.engines.vllm.scheduler.state import EngineState
+from partitune.engines.vllm.scheduler.traced import ObservedState
+from partitune.errors import OutOfMemory, SpecError, Stalled
+from partitune.simulation.overheads import Overheads
+from partitune.simulation.request import Request
+from partitune.simulation.run import Run
+
+
+def simulate(
+    requests: Sequence[Request],
+    settings: SchedulerSettings,
+    costs: StageCosts,
+    overheads: Overheads,
+    concurrency: int | None = None,
+    *,
+    context_step: int = 32,
+    record_steps: bool = False,
+    record_timeline: bool = False,
+) -> Run:
+    """Run `requests` through the engine.
+
+    Args:
+        requests: what the client has to send, in any order.
+        settings: the engine's scheduler and KV cache.
+        costs: seconds per stage and per hand-off of a batch.
+        overheads: seconds beside the stages' work.
+        concurrency: at most that many requests outstanding (closed loop); None: every request at its arrival.
+        context_step: costs are asked with the mean context of the decodes rounded to this many tokens, which saves
+            most questions; 1 asks for every step.
+        record_steps: keep every step, empty ones too, in `Run.steps`.
+        record_timeline: keep what every stage and the engine core did, in `Run.timeline`, and the steps.
+
+    Raises:
+        SpecError: a request the engine would refuse.
+        OutOfMemory: a request that can never hold its KV blocks; `excess` is in blocks.
+        Stalled: requests are left and none can be scheduled (a fault of the simulator).
+    """
+    if concurrency is not None and concurrency < 1:
+        raise SpecError(f"concurrency is {concurrency}; it must be 1 or more")
+    _check(requests, settings, costs)
+    if record_timeline:
+        observed = ObservedState(requests, settings, costs, overheads, concurrency, context_step)
+        _loop(observed)
+        return replace(observed.result(requests), timeline=observed.timeline())
+    state = EngineState(requests, settings, costs, overheads, concurrency, context_step, record_steps)
+    _loop(state)
+    return state.result(requests)
+
+
+def _check(requests: Sequence[Request], settings: SchedulerSettings, costs: StageCosts) -> None:
+    if costs.stages != settings.stages:
+        raise SpecError(f"the costs are for {costs.stages} stages, the settings say {settings.stages}")
+    if not requests:
+        raise SpecError("a run needs at least one request")
+    if len({request.id for request in requests}) < len(requests):
+        raise SpecError("two requests have the same id")
+    pool = KvPool(settings)
+    for request in requests:
+        total = request.prompt_tokens + request.output_tokens
+        if request.prompt_tokens < 1 or request.output_tokens < 1:
+            raise SpecError(f"request {request.id}: prompt_tokens and output_tokens must be 1 or more")
+        if not 0.0 <= request.arrival_s < math.inf:
+            raise SpecError(f"request {request.id}: arrival_s is {request.arrival_s}; it must be a time of 0 or later")
+        if request.prefix is not None and not 0 <= request.prefix.tokens <= request.prompt_tokens:
+            raise SpecError(
+                f"request {request.id}: a prefix of {request.prefix.tokens} tokens is not part of a prompt of "
+                f"{request.prompt_tokens}"
+            )
+        if total > settings.max_model_len:
+            raise SpecError(
+                f"request {request.id}: {request.prompt_tokens} prompt and {request.output_tokens} output tokens "
+                f"exceed max_model_len {settings.max_model_len}"
+            )
+        need = pool.admission_blocks(total)
+        if need > pool.free:
+            raise OutOfMemory(
+                f"request {request.id} needs {need} KV blocks for {total} tokens, the cache has {pool.free}",
+                excess=need - pool.free,
+            )
+
+
+def _loop(state: EngineState) -> None:
+    """Until every request has its tokens and the pipeline is empty."""
+    scheduler, queue = state.scheduler, state.queue
+    slots, empty_step_s = state.settings.slots, state.overheads.empty_step_s
+    patience = 2 * (slots + state.settings.stages)  # a request waits that many empty steps at most
+    idle = 0
+    while True:
+        if scheduler.quiet_steps >= slots:
+            cruise(state)
+        state.send_due()
+        if not scheduler.has_requests():
+            if queue:
+                state.take_oldest()
+            elif state.client.next_s < math.inf:
+                state.now = state.client.next_s
+            else:
+                return
+            continue
+        plan = scheduler.schedule()
+        if plan is not None:
+            idle = 0
+            state.now += state.overheads.engine_s(plan.requests)
+            state.dispatch(plan)
+            if len(queue) == slots:
+                state.take_oldest()
+            continue
+        idle += 1
+        if idle > patience:
+            raise Stalled(f"no request can be scheduled any more, {len(state.lives)} were sent")
+        state.dispatch_empty()
+        if len(queue) == slots or not scheduler.has_requests():
+            state.take_oldest()
+        if scheduler.has_requests():
+            state.now += empty_step_s

@@ -1,0 +1,113 @@
+"""The exact way to fill a step: the running requests one by one, in their order, preempting where blocks run out.
+
+Decision: apart from the scheduler, because it is the engine's loop as it stands there, while most steps go the quick
+way; both leave whole cohorts and chunks behind.
+
+Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, the loop over RUNNING).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from partitune.engines.vllm.scheduler.cohort import Cohort, Live
+from partitune.engines.vllm.scheduler.inputs import SchedulingPolicy
+from partitune.engines.vllm.scheduler.waiting import rank
+
+if TYPE_CHECKING:
+    from partitune.engines.vllm.scheduler.scheduler import Limits, Scheduler
+
+
+class Walk:
+    """One walk over the running requests."""
+
+    def __init__(self, scheduler: Scheduler, due: list[Cohort], limits: Limits) -> None:
+        self._scheduler = scheduler
+        self._due = due
+        self._limits = limits
+        self._turn: set[Cohort | None] = set(due)
+        self._granted: dict[Live, None] = {}  # decodes
+        self._chunks: dict[Live, int] = {}
+
+    def run(self) -> tuple[list[Cohort], list[tuple[Live, int]]]:
+        """Whole cohorts that are in the step, and prompt chunks; takes them off the limits."""
+        scheduler, limits = self._scheduler, self._limits
+        running, pool = scheduler.running, scheduler.pool
+        index = 0
+        while index < len(running) and limits.tokens > 0 and limits.requests > 0:
+            live = running[index]
+            new = blocks = 0
+            if live.cohort in self._turn:
+                if limits.decodes > 0:
+                    new = 1
+                    blocks = pool.blocks(live.context + 1)
+            elif live.reading:
+                new = scheduler.chunk(live, limits)
+                blocks = pool.blocks(live.computed + new, live.in_flight + new)
+            if new:
+                while blocks - live.held > pool.free:
+                    victim = self._victim()
+                    if running.index(victim) < index:
+                        index -= 1
+                    self._give_up(victim)
+                    if victim is live:
+                        return self._split(), list(self._chunks.items())
+                self._grant(live, new, blocks)
+            index += 1
+        return self._split(), list(self._chunks.items())
+
+    def _victim(self) -> Live:
+        running = self._scheduler.running
+        if self._scheduler.settings.scheduling_policy is SchedulingPolicy.PRIORITY:
+            return max(running, key=rank)
+        return running[-1]
+
+    def _grant(self, live: Live, new: int, blocks: int) -> None:
+        self._scheduler.hold(live, blocks)
+        if live.reading:
+            self._chunks[live] = new
+            self._scheduler.write(live, new)
+        else:
+            self._granted[live] = None
+        self._limits.spend(new, decodes=not live.reading)
+
+    def _give_up(self, victim: Live) -> None:
+        """Preempt `victim`; what this step had for it goes to others."""
+        caches = self._scheduler.pool.cache is not None
+        cached_tokens = victim.cached_tokens if caches else 0
+        if victim in self._granted:
+            del self._granted[victim]
+            self._limits.spend(-1, decodes=True)
+            cached_tokens = victim.prompt + victim.delivered
+        elif victim in self._chunks:
+            new = self._chunks.pop(victim)
+            self._limits.spend(-new, decodes=False)
+            cached_tokens += new
+        self._scheduler.preempt(victim, cached_tokens)
+
+    def _split(self) -> list[Cohort]:
+        """Cohorts made of exactly the granted members; who was left out stays due."""
+        whole = []
+        left_out = []
+        for cohort in self._due:
+            chosen = [live for live in cohort.members if live in self._granted]
+            if len(chosen) < len(cohort.members):
+                left_out.append(cohort)
+                if chosen:
+                    part = Cohort()
+                    part.token_s = cohort.token_s
+                    move(chosen, part, self._scheduler.settings.block_size)
+                    whole.append(part)
+            elif chosen:
+                whole.append(cohort)
+        self._scheduler.due.extendleft(reversed(left_out))
+        return whole
+
+
+def move(lives: Iterable[Live], cohort: Cohort, block_size: int) -> None:
+    """Let `lives` go on in `cohort`."""
+    for live in lives:
+        if live.cohort is not None:
+            live.cohort.remove(live, block_size)
+        cohort.add(live)

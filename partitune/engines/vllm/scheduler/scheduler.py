@@ -1,0 +1,324 @@
+"""vLLM's scheduler: which requests take part in the next step, and what a finished step changes.
+
+Decision: one step has a quick way and an exact way. When everything that could run fits the token budget and the free
+KV blocks, order does not matter and whole cohorts are scheduled at once; otherwise the running list is walked in its
+order, request by request, with preemption, exactly as the engine does it. Both end in the same step.
+
+Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, _preempt_request, update_from_output) and
+`async_scheduler.py`; held to the recorded schedules and to tests/reference_simulator.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass
+
+from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.vllm.scheduler.admission import admit
+from partitune.engines.vllm.scheduler.chunks import next_chunk
+from partitune.engines.vllm.scheduler.cohort import Cohort, Live, crossing_key
+from partitune.engines.vllm.scheduler.exact_step import Walk, move
+from partitune.engines.vllm.scheduler.inputs import BatchCap, SchedulerSettings
+from partitune.engines.vllm.scheduler.kv_pool import KvPool
+from partitune.engines.vllm.scheduler.waiting import Waiting
+
+
+@dataclass(slots=True)
+class Plan:
+    """One non-empty step."""
+
+    step: int
+    chunks: list[tuple[Live, int, int]]  # (request, prompt tokens read in this step, tokens before them)
+    cohort: Cohort | None  # those who sample: decodes and finished prompts
+    decodes: int
+    decode_context: int
+    sampled: int
+    token_s: float  # when the decodes' newest tokens are on every stage
+
+    @property
+    def requests(self) -> int:
+        """Requests in the step."""
+        return self.decodes + len(self.chunks)
+
+
+@dataclass(slots=True)
+class Limits:
+    """What a step may still hold."""
+
+    tokens: int
+    threshold: int  # most tokens of one prompt chunk; 0: no such limit
+    requests: int = sys.maxsize
+    decodes: int = sys.maxsize
+    no_prompts: bool = False  # neither chunks nor newcomers
+
+    def spend(self, tokens: int, *, decodes: bool) -> None:
+        """One request takes `tokens`; negative: gives them back."""
+        requests = 1 if tokens > 0 else -1
+        self.tokens -= tokens
+        self.requests -= requests
+        if decodes:
+            self.decodes -= requests
+
+
+class Scheduler:
+    """The scheduler of one engine core."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self.settings = settings
+        self.pool = KvPool(settings)
+        self.waiting = Waiting(settings.scheduling_policy)
+        self.running: list[Live] = []  # in order of admission
+        self.reading: list[Live] = []  # those of `running` whose prompt is not read to its end
+        self.due: deque[Cohort] = deque()  # cohorts that may be scheduled, ordered by eligible_step
+        self.step = 0
+        self.delivered_step = 0
+        self.finished_unflushed = False  # the engine tells the workers in one more step
+        self.preemptions = 0
+        self.prefix_queries = self.prefix_hits = 0
+        self.wave_step = 0  # since when there was always a request to serve
+        self.waiting_bound = False  # the last step that could admit prompts left some waiting
+        self.quiet_steps = 0  # since anything but whole cohorts decoding happened
+        # R1 schedules past a request's last token, but never past the model's length.
+        self.at_length_limit = False
+        self.cadence = {Regime.R1: 1, Regime.R3: settings.stages}.get(settings.regime, 0)
+
+    def has_requests(self) -> bool:
+        """True while the engine core keeps calling `schedule`."""
+        return bool(self.running or self.waiting or self.finished_unflushed)
+
+    def add(self, live: Live) -> None:
+        """A request has arrived."""
+        prefix = live.request.prefix
+        live.shared_blocks = 0 if prefix is None else prefix.tokens // self.settings.block_size
+        self.waiting.add(live)
+
+    def schedule(self) -> Plan | None:
+        """The next step; None for an empty one."""
+        limits = self._limits()
+        self.step += 1
+        self.quiet_steps += 1
+        self.finished_unflushed = False
+        due = self._take_due()
+        if not (due or self.reading or self.waiting):
+            if not self.running:
+                self.wave_step = self.step
+            self.waiting_bound = False
+            return None
+        chunks: list[tuple[Live, int]] = []
+        preempted = False
+        if due or self.reading:
+            decodes = sum(len(cohort.members) for cohort in due)
+            if not limits.no_prompts:
+                chunks = [(live, new) for live in self.reading if (new := self.chunk(live, limits))]
+            wanted = decodes + sum(new for _, new in chunks)
+            fits = decodes <= limits.decodes and decodes + len(chunks) <= limits.requests and wanted <= limits.tokens
+            if fits and self._allocate_all(due, chunks):
+                limits.tokens -= wanted
+                limits.requests -= decodes + len(chunks)
+            else:
+                self.quiet_steps = 0
+                before = self.preemptions
+                due, chunks = Walk(self, due, limits).run()
+                preempted = self.preemptions > before
+        if self.waiting and not preempted:
+            chunks += admit(self, limits)
+        if limits.no_prompts:
+            if self.waiting:
+                self.quiet_steps = 0
+        elif not preempted and self.settings.prefill_schedule_interval > 1:
+            self.waiting_bound = any(not live.deferred for live in self.waiting)
+        if chunks or len(due) > 1:
+            self.quiet_steps = 0
+        if not due and not chunks:
+            return None
+        return self._commit(due, chunks)
+
+    def _limits(self) -> Limits:
+        """What the step to come may hold."""
+        settings = self.settings
+        unfinished = len(self.running) + len(self.waiting)
+        threshold = settings.long_prefill_token_threshold if unfinished > 1 else 0
+        limits = Limits(settings.max_num_batched_tokens, threshold)
+        if settings.batch_cap is not BatchCap.NONE and settings.stages > 1:
+            if settings.batch_cap is BatchCap.DECODE and settings.regime is Regime.R3:
+                limits.decodes = -(-settings.max_num_seqs // settings.stages)
+            elif settings.batch_cap is BatchCap.ALL and settings.regime in (Regime.R3, Regime.R4):
+                limits.requests = -(-min(unfinished, settings.max_num_seqs) // settings.stages)
+        interval = settings.prefill_schedule_interval
+        if interval > 1 and (self.step - self.wave_step) % interval and not self.waiting_bound:
+            limits.no_prompts = len(self.reading) < len(self.running)
+        return limits
+
+    def _take_due(self) -> list[Cohort]:
+        """Cohorts whose turn it is, without members that already wait for their last token."""
+        taken = []
+        due = self.due
+        while due and due[0].eligible_step <= self.step:
+            cohort = due.popleft()
+            if cohort.stopping:
+                for live in [live for live in cohort.stopping if live.target - 1 <= live.delivered < live.sampled]:
+                    cohort.remove(live, self.settings.block_size)
+            if self.at_length_limit:
+                for live in [live for live in cohort.members if live.context >= self.settings.max_model_len - 1]:
+                    cohort.remove(live, self.settings.block_size)
+            if cohort.members:
+                taken.append(cohort)
+        return taken
+
+    def chunk(self, live: Live, limits: Limits) -> int:
+        """Prompt tokens that a running request reads next."""
+        if limits.no_prompts or self.step < live.eligible_step:
+            return 0
+        return next_chunk(self.settings, live, limits.tokens, limits.threshold)
+
+    def _allocate_all(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> bool:
+        """Give every decode and chunk its blocks, or nobody."""
+        pool, block = self.pool, self.settings.block_size
+        grants: list[tuple[Live, int]] = []
+        for cohort in due:
+            if cohort.fresh:
+                grants += [(live, pool.blocks(live.context + 1)) for live in cohort.fresh]
+            crossing = cohort.crossing.get(cohort.scheduled % block)
+            if crossing:
+                grants += [(live, pool.blocks(live.context + 1)) for live in crossing]
+        for live, new in chunks:
+            grants.append((live, pool.blocks(live.computed + new, live.in_flight + new)))
+        if not grants:
+            return True
+        if sum(max(0, blocks - live.held) for live, blocks in grants) > pool.free:
+            return False
+        self._give(grants, chunks)
+        for cohort in due:
+            for live in cohort.fresh:
+                cohort.crossing.setdefault(crossing_key(live, block), {})[live] = None
+            cohort.fresh.clear()
+        return True
+
+    def _give(self, grants: list[tuple[Live, int]], chunks: list[tuple[Live, int]]) -> None:
+        """Hand out what was found to fit."""
+        back = any(blocks < live.held for live, blocks in grants)
+        if back:  # a window lets go of what was in flight: somebody may be admitted now
+            self.quiet_steps = 0
+        if self.pool.cache is not None and self.settings.keeps_states and (back or chunks):
+            # Blocks given back and states kept between two grants decide what the cache forgets: in the engine's order.
+            places = {live: place for place, live in enumerate(self.running)}
+            grants.sort(key=lambda grant: places[grant[0]])
+        reads = dict(chunks)
+        for live, blocks in grants:
+            self.pool.hold(live, blocks)
+            if live in reads:
+                self.write(live, reads[live])
+
+    def hold(self, live: Live, blocks: int) -> None:
+        """Give `live` so many blocks in all."""
+        self.pool.hold(live, blocks)
+
+    def write(self, live: Live, new: int) -> None:
+        """A chunk of `new` tokens got its blocks: what it fills can be found from now on."""
+        if self.pool.cache is not None:
+            self.pool.cache.write(live, live.computed, live.computed + new, self.step, self.pool.free)
+
+    def preempt(self, live: Live, cached_tokens: int) -> None:
+        """Take everything from a running request; it will read prompt and output again."""
+        self.running.remove(live)
+        if live.cohort is not None:
+            live.cohort.remove(live, self.settings.block_size)
+        if live.reading:
+            self.reading.remove(live)
+            live.reading = False
+        self.pool.release(live, cached_tokens, comes_back=True)
+        live.computed = 0
+        live.preempted = True
+        self.waiting.put_back(live)
+        self.preemptions += 1
+
+    def _commit(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> Plan:
+        """Advance everyone in the step; who samples in it is one cohort from now on."""
+        step = self.step
+        cohort = max(due, key=lambda each: len(each.members)) if due else None
+        for other in due:
+            if cohort is not None and other is not cohort:
+                cohort.token_s = max(cohort.token_s, other.token_s)
+                move(list(other.members), cohort, self.settings.block_size)
+        plan = Plan(step, [], cohort, 0, 0, 0, 0.0)
+        if cohort is not None:
+            plan.decodes = len(cohort.members)
+            plan.decode_context = cohort.context + plan.decodes
+            plan.token_s = cohort.token_s
+        for live, new in chunks:
+            plan.chunks.append((live, new, live.computed))
+            live.computed += new
+            live.in_flight += new
+            live.last_step = step
+            if live.computed == live.to_compute:
+                if cohort is None:
+                    cohort = plan.cohort = Cohort()
+                self.reading.remove(live)
+                live.reading = False
+                cohort.add(live)
+                if self.settings.regime is Regime.R1 or (live.request.stops_early and self.cadence):
+                    total = live.prompt + live.target + self.settings.slots
+                    self.at_length_limit |= total > self.settings.max_model_len
+        if cohort is not None:
+            plan.sampled = len(cohort.members)
+            self._advance(cohort)
+        return plan
+
+    def _advance(self, cohort: Cohort) -> None:
+        cohort.scheduled += 1
+        cohort.context += len(cohort.members)
+        cohort.last_step = self.step
+        if self.pool.cache is not None:
+            cohort.steps.append(self.step)
+            cohort.seen_step = self.delivered_step
+        if self.cadence:
+            cohort.eligible_step = self.step + self.cadence
+            self.due.append(cohort)
+
+    def repeat(self, cohort: Cohort | None) -> Plan | None:
+        """Schedule a cohort whose turn is known, without looking at anyone else or at the KV blocks."""
+        self.step += 1
+        if cohort is None:
+            return None
+        self.due.popleft()
+        decodes = len(cohort.members)
+        self._advance(cohort)
+        return Plan(self.step, [], cohort, decodes, cohort.context, decodes, cohort.token_s)
+
+    def deliver(self, plan: Plan, now: float) -> list[Live]:
+        """Take a step's tokens back; returns the requests that have all theirs."""
+        self.delivered_step = plan.step
+        for live, new, _ in plan.chunks:
+            live.in_flight -= new
+        cohort = plan.cohort
+        if cohort is None:
+            return []
+        cohort.delivered += 1
+        cohort.times.append(now)
+        finished = []
+        if cohort.delivered in cohort.will_stop:
+            cohort.stopping += cohort.will_stop.pop(cohort.delivered)
+        if cohort.delivered in cohort.ending:
+            finished = cohort.ending.pop(cohort.delivered)
+            if self.pool.cache is not None and len(finished) > 1:  # who is first forgotten is as in the engine
+                ended = set(finished)
+                finished = [live for live in (*self.running, *self.waiting) if live in ended]
+            for live in finished:
+                self._finish(live)
+            self.quiet_steps = 0
+        if not self.cadence:
+            self.due.append(cohort)
+        return finished
+
+    def _finish(self, live: Live) -> None:
+        if live.cohort is not None:
+            live.cohort.remove(live, self.settings.block_size)
+        if live in self.running:
+            self.running.remove(live)
+            self.pool.release(live, live.prompt + live.target - 1, comes_back=False)
+        else:  # preempted with its last token in flight: holds nothing
+            self.waiting.remove(live)
+        self.finished_unflushed = True
+        if not (self.running or self.waiting):
+            self.wave_step = self.step

@@ -1,0 +1,46 @@
+"""Which driver a runner means, and what one candidate takes of a cluster.
+
+Decision: everything that can be wrong between a runner and a search space is found when the driver is made, before
+anything is written or started. Whoever runs candidates asks here and knows no driver by name.
+"""
+
+from __future__ import annotations
+
+from partitune.execution.command import CommandDriver
+from partitune.execution.driver import Driver
+from partitune.execution.processes.node import LocalNodes
+from partitune.execution.ray.groups import RayGroup
+from partitune.execution.ray.nodes import RayNodes
+from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.server_driver import ServerDriver
+from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.execution.site import SiteDriver
+from partitune.planning.problem import Problem
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
+
+
+def choose_driver(problem: Problem, space: SearchSpace, runner: Runner) -> Driver:
+    """The driver of `runner` for this problem.
+
+    Raises:
+        SpecError: the two do not fit, or the site's own class cannot be loaded.
+    """
+    if runner.driver == "simulator":
+        return SimulatorDriver(problem)
+    if runner.site_driver is not None:
+        return SiteDriver(problem, runner)
+    recipe = LaunchRecipe.of(problem, space, runner)
+    if runner.driver == "command":
+        return CommandDriver(recipe, LocalNodes())
+    if runner.nodes.start == "ray":
+        return ServerDriver(recipe, RayNodes(recipe.slot_gpus))
+    return ServerDriver(recipe, LocalNodes())
+
+
+def group_of(driver: Driver) -> RayGroup | None:
+    """What each candidate reserves of a Ray cluster; None where it is measured on this machine."""
+    if not isinstance(driver, ServerDriver) or driver.recipe.runner.nodes.start != "ray":
+        return None
+    recipe = driver.recipe
+    return RayGroup(recipe.slot_nodes, recipe.slot_gpus, recipe.runner.nodes.hosts)

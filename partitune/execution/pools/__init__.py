@@ -1,0 +1,1 @@
+"""Where candidates run: in this process, or on Ray workers. One protocol, one contract test."""

@@ -1,0 +1,385 @@
+"""Where candidates run: in this process, or on Ray workers. One protocol, one contract test.
+
+Decision: asynchronous refill without a round barrier: `free_slots` says how many more may be submitted, `next_done`
+returns whichever finishes first. Ray costs about ten seconds to start, so `WarmingPool` runs the first candidates in
+process until the cluster is there. A measured candidate is never silently run again: nothing has retries, and a
+worker or node that dies makes its candidate `lost`. A whole cluster that dies is waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from partitune.candidate import Candidate, Outcome, Result
+from partitune.errors import ClusterError
+from partitune.execution.driver import Driver, prepare, run
+from partitune.execution.ray.cluster import RayCluster
+from partitune.execution.ray.groups import RayGroup, machines
+from partitune.execution.ray.nodes import answer
+from partitune.execution.ray.workers import RayWorkers
+
+#: Seconds between looks at whether the cluster lives.
+PULSE_S = 2.0
+#: Seconds that the checks of further slots may take after those of the first, as others may use their GPUs.
+LATE_S = 180.0
+#: Seconds that a search waits for a lost cluster to come back.
+PATIENCE_S = 1800.0
+
+
+class Pool(Protocol):
+    """Runs candidates. A context manager: leaving it ends what it started."""
+
+    @property
+    def description(self) -> str:
+        """One phrase for the progress line."""
+        ...
+
+    @property
+    def free_slots(self) -> int:
+        """How many candidates may be submitted now without waiting."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Candidates submitted and not yet returned."""
+        ...
+
+    def submit(self, candidate: Candidate, repeat: int = 0) -> None:
+        """Start measuring `candidate`; `repeat` says which run of it this is and comes back with the result."""
+        ...
+
+    def next_done(self, timeout_s: float | None) -> Result | None:
+        """The next finished result; None when `timeout_s` passes first or nothing runs."""
+        ...
+
+    def prepare(self) -> tuple[str, ...]:
+        """What the driver checks once before its first candidate, where candidates run; what a person should know.
+
+        Raises:
+            PartituneError: no candidate could be measured.
+        """
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class LocalPool:
+    """One slot, in this process: a candidate runs when its result is asked for."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._queue: deque[tuple[Candidate, int]] = deque()
+        self.description = "in process"
+
+    @property
+    def free_slots(self) -> int:
+        """1 while idle, else 0."""
+        return 0 if self._queue else 1
+
+    @property
+    def running(self) -> int:
+        """Candidates waiting for `next_done`."""
+        return len(self._queue)
+
+    def submit(self, candidate: Candidate, repeat: int = 0) -> None:
+        """Queue `candidate`."""
+        self._queue.append((candidate, repeat))
+
+    def next_done(self, timeout_s: float | None) -> Result | None:  # noqa: ARG002 - nothing to wait for in process
+        """Run the oldest queued candidate."""
+        return run(self._driver, *self._queue.popleft()) if self._queue else None
+
+    def prepare(self) -> tuple[str, ...]:
+        """Check in this process."""
+        return prepare(self._driver)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._queue.clear()
+
+
+class RayPool:
+    """Ray actors with one candidate at a time: as many as the cluster has CPUs, or room for `group`; `slots` at most.
+
+    Actors rather than tasks: twice the trials a second, as nothing is scheduled and unpickled for each of them.
+
+    A cluster that is lost takes its candidates with it: they come back as `lost`. What is submitted then waits until
+    the cluster is back; after `patience_s` without one, `next_done` raises ClusterError.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        address: str | None = None,
+        slots: int | None = None,
+        patience_s: float = PATIENCE_S,
+        group: RayGroup | None = None,  # what each candidate reserves
+    ) -> None:
+        self._driver = driver
+        self._cluster = RayCluster(address)
+        self._slots = slots
+        self._group = group
+        self._patience_s = patience_s
+        self._capacity = 0
+        self._had_room = 0.0  # when the cluster last could hold a candidate
+        self._workers: RayWorkers | None = None  # None while there is no cluster
+        self._idle: list[Any] = []
+        self._refs: dict[Any, tuple[Candidate, int, Any]] = {}  # what is awaited: which run, from which worker
+        self._lost: deque[Result] = deque()
+        self._waiting: deque[tuple[Candidate, int]] = deque()
+        self._away: _Away | None = None
+        self._checked = 0.0
+        self._name = f"Ray at {address}" if address else "Ray, local"
+
+    def start(self) -> None:
+        """Connect to the cluster (or start one on this machine).
+
+        Raises:
+            ClusterError: it cannot be used, or could never hold one candidate.
+        """
+        self._cluster.start()
+        if self._group is not None:
+            try:
+                self._group.check(machines(), self._name)
+            except ClusterError:
+                self._cluster.stop()
+                raise
+        self._workers = RayWorkers(self._driver, self._group)
+        self._idle.clear()
+        self._look()
+
+    def _look(self) -> None:
+        """How many candidates the cluster as it is now holds. Raises ClusterError when it held none for too long."""
+        self._checked = time.monotonic()
+        if self._group is None:
+            self._capacity = self._slots or self._cluster.cpus()
+            return
+        room, now = self._group.fits(machines()), time.monotonic()
+        self._capacity = min(room, self._slots or room)
+        if room:
+            self._had_room = now
+        elif now > self._had_room + self._patience_s:
+            self._group.check(machines(), self._name)
+
+    def prepare(self) -> tuple[str, ...]:
+        """Check on a worker of every slot, as each stands on machines of its own; they then wait for candidates."""
+        import ray
+
+        assert self._workers is not None  # noqa: S101 - started
+        made = [self._workers.new() for _ in range(1 if self._group is None else self._capacity)]
+        asked = {worker.prepare.remote(): worker for worker in made}
+        if not ray.wait(list(asked), timeout=self._patience_s)[0]:
+            for worker in made:
+                self._release(worker)
+            raise ClusterError(
+                f"{self._name}: nothing could start in {self._patience_s / 60:.0f} minutes; others use it"
+            )
+        ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=LATE_S)
+        self._idle = [asked[one] for one in (*late, *ready)]  # the last is taken first
+        said = [line for one in ready for line in answer(one, self._name)]
+        return tuple(dict.fromkeys(said))
+
+    @property
+    def description(self) -> str:
+        """Where it is, and since when the cluster is gone."""
+        return self._name if self._away is None else f"{self._name}: {self._away.reason}; waiting for it"
+
+    @property
+    def free_slots(self) -> int:
+        """Slots not in use; 0 while there is no cluster."""
+        return 0 if self._workers is None else max(0, self._capacity - self.running)
+
+    @property
+    def running(self) -> int:
+        """Candidates not yet returned."""
+        return len(self._refs) + len(self._waiting) + len(self._lost)
+
+    def submit(self, candidate: Candidate, repeat: int = 0) -> None:
+        """Start one candidate, as soon as there is a cluster."""
+        if self._workers is None:
+            self._waiting.append((candidate, repeat))
+            return
+        worker = self._idle.pop() if self._idle else self._workers.new()
+        self._refs[worker.run.remote(candidate, repeat)] = (candidate, repeat, worker)
+
+    def next_done(self, timeout_s: float | None) -> Result | None:
+        """Wait for any candidate. Raises ClusterError when the cluster stays away."""
+        if self._lost:
+            return self._lost.popleft()
+        if self._away is not None:
+            self._try_again(self._away, timeout_s)
+            return None
+        if time.monotonic() > self._checked + PULSE_S:
+            self._checked = time.monotonic()
+            if reason := self._cluster.loss():
+                self._lose(reason)
+                return None
+            self._look()
+        if not self._refs:
+            return None
+        import ray
+
+        ready, _ = ray.wait(list(self._refs), num_returns=1, timeout=timeout_s)
+        if not ready:
+            return None
+        candidate, repeat, worker = self._refs.pop(ready[0])
+        try:
+            result: Result = ray.get(ready[0])
+        except ray.exceptions.RayError as error:
+            first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            if reason := self._cluster.loss():
+                self._lose(reason)
+            else:
+                self._release(worker)
+            return Result(candidate, Outcome.LOST, f"Ray lost the worker: {first_line}", repeat=repeat)
+        if result.outcome is Outcome.LOST:
+            self._release(worker)  # a machine of its group is gone, or may not be used
+        else:
+            self._idle.append(worker)
+        return result
+
+    def _release(self, worker: Any) -> None:
+        if self._workers is not None:
+            self._workers.release(worker)
+
+    def _lose(self, reason: str) -> None:
+        """Give up the cluster before Ray gives up this process."""
+        self._lost.extend(
+            Result(candidate, Outcome.LOST, f"Ray lost the cluster: {reason}", repeat=repeat)
+            for candidate, repeat, _ in self._refs.values()
+        )
+        self._refs.clear()
+        self._idle.clear()
+        self._workers = None
+        self._away = _Away(reason, time.monotonic())
+        self._cluster.stop(lost=True)
+
+    def _try_again(self, away: _Away, timeout_s: float | None) -> None:
+        pause_s = away.next_try - time.monotonic()
+        if pause_s > 0:
+            time.sleep(pause_s if timeout_s is None else min(pause_s, timeout_s))
+            return
+        try:
+            self.start()
+        except ClusterError as error:
+            gone_s = time.monotonic() - away.since
+            if gone_s > self._patience_s or self._cluster.stuck:
+                raise ClusterError(
+                    f"{away.reason}, and none came back in {gone_s / 60:.0f} minutes. {error}"
+                ) from error
+            away.pause()
+            return
+        self._away = None
+        while self._waiting:
+            self.submit(*self._waiting.popleft())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in (*self._idle, *(worker for _, _, worker in self._refs.values())):
+            self._release(worker)
+        self._idle.clear()
+        self._refs.clear()
+        self._cluster.stop()
+
+
+@dataclass(slots=True)
+class _Away:
+    """A cluster that is gone: since when, why, and when to look for it again, in growing pauses."""
+
+    reason: str
+    since: float
+    next_try: float = 0.0
+    pause_s: float = 1.0
+
+    def pause(self) -> None:
+        """Look again after twice the last pause, a minute at most."""
+        self.next_try = time.monotonic() + self.pause_s
+        self.pause_s = min(2 * self.pause_s, 60.0)
+
+
+class WarmingPool:
+    """Runs in process until a Ray of our own is up, then hands over.
+
+    If it does not come up, the search goes on in process and `description` says so. A cluster that somebody named is
+    there or is not, so it needs no warming: that is RayPool's.
+    """
+
+    def __init__(self, driver: Driver, slots: int | None = None) -> None:
+        self._local = LocalPool(driver)
+        self._ray = RayPool(driver, None, slots)
+        self._ready = threading.Event()
+        self._failure: ClusterError | None = None
+        self._starter = threading.Thread(target=self._start, name="ray-start", daemon=True)
+
+    def _start(self) -> None:
+        try:
+            self._ray.start()
+        except ClusterError as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    @property
+    def _active(self) -> LocalPool | RayPool:
+        if self._local.running or not self._ready.is_set() or self._failure is not None:
+            return self._local
+        return self._ray
+
+    @property
+    def description(self) -> str:
+        """The pool that takes the next candidate."""
+        if self._failure is not None:
+            return f"{self._active.description} (Ray did not start: {str(self._failure).splitlines()[0]})"
+        return self._active.description + ("" if self._ready.is_set() else " (Ray is starting)")
+
+    @property
+    def free_slots(self) -> int:
+        """Free slots of the active pool."""
+        return self._active.free_slots
+
+    @property
+    def running(self) -> int:
+        """Running in either pool."""
+        return self._local.running + self._ray.running
+
+    def submit(self, candidate: Candidate, repeat: int = 0) -> None:
+        """Submit to the active pool."""
+        self._active.submit(candidate, repeat)
+
+    def next_done(self, timeout_s: float | None) -> Result | None:
+        """From whichever pool has work."""
+        return (self._local if self._local.running else self._ray).next_done(timeout_s)
+
+    def prepare(self) -> tuple[str, ...]:
+        """Check in this process: only the simulator runs here and there alike."""
+        return self._local.prepare()
+
+    def __enter__(self) -> Self:
+        self._starter.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A cluster still starting has to be up before it can be ended; leaving it would orphan its processes.
+        self._starter.join()
+        if self._failure is None:
+            self._ray.__exit__(kind, error, trace)

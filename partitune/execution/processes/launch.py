@@ -1,0 +1,53 @@
+"""What one engine start consists of, before anything runs: the values a dry run prints and a node executes.
+
+Decision: a plan is plain data, complete and picklable. The same value is printed by `partitune launch --dry-run`, sent
+to a node's agent and checked afterwards against what really ran, so that the three cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: What stands for a secret.
+MASK = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """One process group on one node."""
+
+    node: int  # 0-based, in the placement's order
+    host: str  # address of that node as the others reach it
+    argv: tuple[str, ...]
+    env: Mapping[str, str]  # set over the node's own environment
+    unset: tuple[str, ...] = ()  # names removed from the node's own environment: a stale partition silently wins
+    secrets: frozenset[str] = frozenset()  # names in env whose values are never shown
+    uses_gpus: bool = True  # False: the memory of the GPUs says nothing about its end
+
+    @property
+    def shown_env(self) -> dict[str, str]:
+        """The environment as it may be printed or stored."""
+        return {name: MASK if name in self.secrets else value for name, value in self.env.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """One engine start: the first process serves HTTP."""
+
+    trial: str  # marker of this start, in every process's environment and in the served model's name
+    engine: str
+    served_name: str  # what /v1/models must answer for the server to be ours
+    port: int
+    processes: tuple[ProcessPlan, ...]
+    partition: tuple[int, ...]
+    partition_env: str
+    notes: tuple[str, ...] = field(default=())  # what the start assumes
+    sees_port: bool = True  # False: a container or a scheduler's step listens; its name alone proves that it is ours
+    stage_nodes: tuple[int, ...] | None = None  # node of every stage in this launcher's order; None: it cannot be known
+    stage_report: bool = False  # True: the workers can be asked for their layers (engines/vllm/engine_side)
+
+    @property
+    def url(self) -> str:
+        """Where the server answers."""
+        return f"http://{self.processes[0].host}:{self.port}"

@@ -1,0 +1,216 @@
+"""What was started on this machine and is not yet proved to be gone: one small file a start, durable before the start.
+
+Decision: whoever starts a family of processes can die at any moment, and then only this says what to look for. A file
+is written and synced before anything runs, names its owner (the process that started it), and is removed when the
+proof stands that nothing is left. What remains while its owner is dead is a leftover; what could not be cleaned up is
+marked, and while such a file is there the machine is quarantined. A process is named by boot, pid and start time, or
+known by the marker in its environment; never by its command.
+
+A file is JSON lines, each appended whole: the start, then who was born of it (by `keeper.py`), then perhaps a mark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from partitune.execution.processes.process_supervisor import KILL_S, descendants, start_ticks
+
+#: In the environment of every process of a trial, and of their children.
+MARKER = "PARTITUNE_TRIAL"
+
+
+def state_folder() -> Path:
+    """Where this machine keeps its ledger and logs: a home may be shared by many machines, so the name is in it."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "partitune" / socket.gethostname()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessName:
+    """One process, for all time."""
+
+    boot: str
+    pid: int
+    start_ticks: int | None  # None: it was gone before it could be asked
+
+    @property
+    def lives(self) -> bool:
+        """True while this very process runs."""
+        return self.boot == _boot() and self.start_ticks is not None and start_ticks(self.pid) == self.start_ticks
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessName:
+        """The process that has this pid now."""
+        return cls(_boot(), pid, start_ticks(pid))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One recorded start."""
+
+    file: Path
+    trial: str
+    name: str  # of the process group within the trial
+    port: int | None
+    gpu_mib: Mapping[str, int]  # used before it, per GPU that it may use
+    owner: ProcessName
+    keepers: tuple[ProcessName, ...] = ()
+    engine: ProcessName | None = None
+    unclean: str = ""  # why it could not be proved gone
+
+    @property
+    def marker(self) -> str:
+        """Value of MARKER in its environment."""
+        return f"{self.trial}/{self.name}"
+
+    @property
+    def is_leftover(self) -> bool:
+        """True when nobody looks after it any more."""
+        return bool(self.unclean) or not self.owner.lives
+
+    def survivors(self) -> list[int]:
+        """Living processes of the family: recorded, born of recorded ones, or with the marker."""
+        found = set()
+        for one in (*self.keepers, *((self.engine,) if self.engine else ())):
+            if one.lives:
+                found |= {one.pid, *descendants(one.pid)}
+        wanted = f"{MARKER}={self.marker}\0".encode()
+        found |= {pid for pid in psutil.pids() if pid not in found and wanted in _environment(pid)}
+        return sorted(pid for pid in found if start_ticks(pid) is not None)
+
+    def end(self, grace_s: float) -> list[int]:
+        """Wait for the keepers to do their work, then kill what lives; who had to be killed.
+
+        Keepers end a family as soon as its owner is gone; killing them first would take that work from them.
+        """
+        _wait(lambda: not any(keeper.lives for keeper in self.keepers), grace_s)
+        killed: list[int] = []
+        deadline = time.monotonic() + KILL_S
+        while (left := self.survivors()) and time.monotonic() < deadline:
+            for pid in left:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed += [] if pid in killed else [pid]
+            time.sleep(0.05)
+        return killed
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The files of one machine."""
+
+    folder: Path = field(default_factory=lambda: state_folder() / "started")
+
+    def open(self, trial: str, name: str, port: int | None, gpu_mib: Mapping[str, int]) -> Start:
+        """Record, durably, a start that this process is about to make."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        start = Start(
+            self.folder / f"{uuid.uuid4().hex}.jsonl", trial, name, port, dict(gpu_mib), ProcessName.of(os.getpid())
+        )
+        owner = {"boot": start.owner.boot, "pid": start.owner.pid, "start_ticks": start.owner.start_ticks}
+        line = {"role": "start", "trial": trial, "name": name, "port": port, "gpu_mib": dict(gpu_mib), "owner": owner}
+        _append(start.file, line)
+        _sync(self.folder)
+        return start
+
+    def starts(self) -> list[Start]:
+        """Every start that is not proved to be gone. One whose first line is torn never came to run."""
+        return [start for file in sorted(self.folder.glob("*.jsonl")) if (start := read_start(file)) is not None]
+
+    def again(self, start: Start) -> Start:
+        """The record as it stands now: who was born since."""
+        return read_start(start.file) or start
+
+    def close(self, start: Start) -> None:
+        """Nothing of it is left."""
+        start.file.unlink(missing_ok=True)
+
+    def mark_unclean(self, start: Start, why: str) -> None:
+        """Something is left: nothing is started on this machine until it is clean."""
+        _append(start.file, {"role": "unclean", "why": why})
+
+    def quarantine(self) -> str:
+        """Why nothing may be started here now, and what to remove if that is wrong; empty when it may."""
+        return "; ".join(
+            f"{start.unclean} (if that is somebody else's, remove {start.file})"
+            for start in self.starts()
+            if start.unclean
+        )
+
+
+def read_start(file: Path) -> Start | None:
+    """The record in `file` as it stands; None when it is gone, or its first line was never finished."""
+    try:
+        lines = list(_whole_lines(file.read_bytes()))
+    except FileNotFoundError:
+        return None
+    if not lines:
+        return None
+    first, owner = lines[0], lines[0]["owner"]
+    boot = owner["boot"]
+    born = [(line["role"], ProcessName(boot, line["pid"], line["start_ticks"])) for line in lines[1:] if "pid" in line]
+    return Start(
+        file,
+        first["trial"],
+        first["name"],
+        first["port"],
+        first["gpu_mib"],
+        ProcessName(boot, owner["pid"], owner["start_ticks"]),
+        keepers=tuple(name for role, name in born if role == "keeper"),
+        engine=next((name for role, name in born if role == "engine"), None),
+        unclean=next((line["why"] for line in reversed(lines) if line["role"] == "unclean"), ""),
+    )
+
+
+def _whole_lines(text: bytes) -> Iterator[dict[str, Any]]:
+    for line in text.split(b"\n")[:-1]:
+        yield json.loads(line)
+
+
+def _append(file: Path, line: Mapping[str, object]) -> None:
+    record = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(record, (json.dumps(line) + "\n").encode())
+        os.fsync(record)
+    finally:
+        os.close(record)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
+    except OSError:
+        return b""  # gone, or another user's
+
+
+def _wait(over: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not over():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

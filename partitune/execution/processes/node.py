@@ -1,0 +1,326 @@
+"""One machine on which processes of a trial run: started, watched and stopped with proof.
+
+Decision: the arguments and results are plain values, so that the machine is this one or, with an actor in between, any
+other; no callback and no handle crosses. A start is recorded before it happens (`ledger`) and lives under a keeper
+(`keeper`). A stop ends with proof: no process of the family lives, the port is free, the GPUs have their memory back.
+Without it the machine is quarantined: the next start there would fail for a reason that is not its own, so it is
+refused until the janitor finds the machine clean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from partitune.errors import LaunchFailed, NodeLost
+from partitune.execution.processes import process_supervisor as keeper
+from partitune.execution.processes.gpu_memory import held_mib, used_mib
+from partitune.execution.processes.launch import ProcessPlan
+from partitune.execution.processes.ledger import MARKER, Ledger, Start, state_folder
+from partitune.execution.processes.long_logs import cut_log, read_log
+
+#: Seconds that a family gets to end in order when whoever measures it died.
+ABANDONED_S = 10.0
+#: Seconds that a port and the memory of a GPU may stay taken after the last process went (K. 79: 15 s to minutes).
+RELEASE_S = 60.0
+
+
+class PortState(StrEnum):
+    """Who listens on a port."""
+
+    FREE = "free"
+    OURS = "ours"
+    FOREIGN = "foreign"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """How a family stands."""
+
+    running: bool
+    exit_code: int | None = None  # of its first process; negative: the signal that ended it; None: unknown or running
+
+
+@dataclass(frozen=True, slots=True)
+class StopProof:
+    """What is left after a stop; nothing, unless the machine is quarantined now."""
+
+    left: tuple[str, ...] = ()
+    killed: int = 0  # processes that did not end by themselves
+
+
+class Node(Protocol):
+    """One machine. Every method may raise NodeLost."""
+
+    @property
+    def host(self) -> str:
+        """Its address as the others reach it."""
+        ...
+
+    def start(self, name: str, trial: str, plan: ProcessPlan, port: int | None) -> None:
+        """Start a family of processes that will listen on `port`.
+
+        Raises:
+            LaunchFailed: the port is taken, or the machine cannot start a process.
+            NodeLost: the machine is quarantined.
+        """
+        ...
+
+    def state(self, name: str) -> ProcessState:
+        """Whether that family lives."""
+        ...
+
+    def log(self, name: str) -> str:
+        """What it printed so far; the middle of a very long log is left out."""
+        ...
+
+    def stop(self, name: str, grace_s: float) -> StopProof:
+        """End that family: it gets `grace_s` to do it itself. The machine is quarantined when something is left."""
+        ...
+
+    def port_state(self, port: int, name: str | None) -> PortState:
+        """Who listens: nobody, only family `name`, or somebody else (also beside it)."""
+        ...
+
+    def free_port(self) -> int:
+        """A port nobody listens on now."""
+        ...
+
+    def scratch_file(self, trial: str, name: str) -> str:
+        """Absolute path of a file for a process of that trial to write."""
+        ...
+
+    def read_file(self, path: str) -> str:
+        """Its text; empty when there is no such file."""
+        ...
+
+    def clean(self) -> tuple[str, ...]:
+        """The janitor: end what earlier runs left, one sentence each; lift the quarantine if that succeeds."""
+        ...
+
+
+class NodeSource(Protocol):
+    """Where the machines of a trial come from. Picklable."""
+
+    def nodes(self, count: int) -> AbstractContextManager[Sequence[Node]]:
+        """Hold `count` machines; leaving ends whatever still runs on them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNodes:
+    """This machine; several nodes of a plan all stand on it."""
+
+    folder: Path = field(default_factory=state_folder)
+
+    @contextmanager
+    def nodes(self, count: int) -> Iterator[Sequence[Node]]:
+        """This machine `count` times."""
+        node = LocalNode("127.0.0.1", self.folder)
+        try:
+            yield (node,) * count
+        finally:
+            node.close()
+
+
+@dataclass(slots=True)
+class _Family:
+    """One started family and its outer keeper."""
+
+    start: Start
+    keeper: subprocess.Popen[bytes]
+    log: Path
+    said: bytearray = field(default_factory=bytearray)
+    over: bool = False  # both keepers are gone
+
+    def listen(self, timeout_s: float = 0.0) -> None:
+        """Take in what the keepers say, waiting for the end at most `timeout_s`."""
+        assert self.keeper.stdout is not None  # noqa: S101 - piped
+        deadline = time.monotonic() + timeout_s
+        while not self.over:
+            if not select.select([self.keeper.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return
+            heard = os.read(self.keeper.stdout.fileno(), 4096)
+            self.said += heard
+            self.over = not heard
+
+    def event(self, kind: str) -> dict[str, object] | None:
+        events = [json.loads(line) for line in self.said.split(b"\n")[:-1]]
+        return next((event for event in reversed(events) if event["event"] == kind), None)
+
+    def tell(self, words: str) -> None:
+        """Say something to the outer keeper, or nothing more (empty)."""
+        assert self.keeper.stdin is not None  # noqa: S101 - piped
+        with suppress(OSError):
+            self.keeper.stdin.write(words.encode())
+            self.keeper.stdin.flush()
+
+
+class LocalNode:
+    """The machine this process runs on."""
+
+    def __init__(self, host: str, folder: Path | None = None, release_s: float = RELEASE_S) -> None:
+        self._release_s = release_s
+        self._folder = state_folder() if folder is None else folder
+        self._ledger = Ledger(self._folder / "started")
+        self._families: dict[str, _Family] = {}
+        self.host = host
+
+    def start(self, name: str, trial: str, plan: ProcessPlan, port: int | None) -> None:
+        """Record, then start under a keeper."""
+        if sys.platform != "linux":
+            raise LaunchFailed("engines are started on Linux only: elsewhere nothing can prove that one has ended")
+        self._refuse_in_quarantine()
+        if port is not None and self.port_state(port, None) is not PortState.FREE:
+            raise LaunchFailed(f"port {port} of {self.host} is taken by another program; let the port be `auto`")
+        own = {key: value for key, value in os.environ.items() if key not in plan.unset}
+        env = {**own, **plan.env, MARKER: f"{trial}/{name}", "SPT_NOENV": "1"}  # else setproctitle wipes the marker
+        try:
+            log = Path(self.scratch_file(trial, f"{name}.log"))
+            start = self._ledger.open(trial, name, port, used_mib(env) if plan.uses_gpus else {})
+        except OSError as error:
+            raise LaunchFailed(f"{self.host} cannot record a start in {self._folder}: {error.strerror}") from error
+        order = {
+            "argv": plan.argv, "env": env, "log": str(log), "folder": str(log.parent), "record": str(start.file),
+            "grace_s": ABANDONED_S,
+        }  # fmt: skip
+        command = [sys.executable, "-I", "-S", keeper.__file__]
+        pipe = subprocess.PIPE
+        try:
+            with log.open("ab") as errors:  # not the parent's: who waits for its end must not wait for the keepers
+                process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
+        except OSError as error:
+            self._ledger.close(start)
+            raise LaunchFailed(f"{self.host} cannot start a process: {error.strerror}") from error
+        family = self._families[name] = _Family(start, process, log)
+        family.tell(json.dumps(order) + "\n")
+
+    def state(self, name: str) -> ProcessState:
+        """Whether the keepers keep anything."""
+        family = self._families[name]
+        family.listen()
+        if not family.over and family.event("ended") is None:
+            return ProcessState(running=True)
+        ended = family.event("ended") or {}
+        code = ended.get("exit")
+        return ProcessState(running=False, exit_code=code if isinstance(code, int) else None)
+
+    def log(self, name: str) -> str:
+        """Its head and its tail."""
+        return read_log(self._families[name].log)
+
+    def stop(self, name: str, grace_s: float) -> StopProof:
+        """Ask, wait, kill, and look."""
+        family = self._families.pop(name, None)
+        if family is None:
+            return StopProof()
+        family.tell(f"stop {grace_s}\n")
+        family.listen(grace_s + keeper.LONGEST_END_S)
+        start = self._ledger.again(family.start)
+        killed = 0 if family.over else len(start.end(0.0))  # keepers that are stuck
+        with suppress(OSError):
+            family.keeper.communicate()  # closes both pipes and waits for the outer keeper
+        killed += len(start.end(0.0))  # of keepers that were killed
+        ended = (family.event("ended") or {}).get("killed", [])
+        killed += len(ended) if isinstance(ended, list) else 0
+        return StopProof(self._prove(start), killed)
+
+    def port_state(self, port: int, name: str | None) -> PortState:
+        """Every listener counts: engines let others share their port."""
+        listening = [
+            one.pid
+            for one in psutil.net_connections("tcp")
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port
+        ]
+        if not listening:
+            return PortState.FREE
+        ours = set(self._ledger.again(self._families[name].start).survivors()) if name else set()
+        return PortState.OURS if set(listening) <= ours else PortState.FOREIGN
+
+    def free_port(self) -> int:
+        """Chosen by the kernel."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+
+    def scratch_file(self, trial: str, name: str) -> str:
+        """In the trial's folder."""
+        file = self._folder / "trials" / trial / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return str(file)
+
+    def read_file(self, path: str) -> str:
+        """Broken UTF-8 is replaced."""
+        try:
+            return Path(path).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def clean(self) -> tuple[str, ...]:
+        """End every family whose owner is gone, or that was left unclean."""
+        said = []
+        for start in self._ledger.starts():
+            if start.is_leftover and start.file not in {family.start.file for family in self._families.values()}:
+                killed = start.end(ABANDONED_S + keeper.LONGEST_END_S)
+                left = self._prove(start)
+                state = f"left: {', '.join(left)}" if left else "nothing is left"
+                said.append(f"{self.host}: trial {start.trial}, {start.name}: {len(killed)} processes ended, {state}")
+        return tuple(said)
+
+    def close(self) -> None:
+        """Stop whatever runs."""
+        for name in list(self._families):
+            self.stop(name, ABANDONED_S)
+
+    def _refuse_in_quarantine(self) -> None:
+        if self._ledger.quarantine():
+            self.clean()
+        if why := self._ledger.quarantine():
+            raise NodeLost(f"{self.host} is quarantined, as an earlier engine is not gone: {why}")
+
+    def _prove(self, start: Start) -> tuple[str, ...]:
+        """Look until nothing is left; close the record, or mark it."""
+        left: list[str] = []
+
+        def is_clean() -> bool:
+            left[:] = [f"process {pid} ({_command(pid)})" for pid in start.survivors()]
+            if start.port is not None and self.port_state(start.port, None) is not PortState.FREE:
+                left.append(f"a listener on port {start.port}")
+            left.extend(f"{mib} MiB of {gpu}" for gpu, mib in held_mib(start.gpu_mib).items())
+            return not left
+
+        if _within(self._release_s, is_clean):
+            cut_log(self._folder / "trials" / start.trial / f"{start.name}.log")
+            self._ledger.close(start)
+        else:
+            self._ledger.mark_unclean(start, f"trial {start.trial} left {', '.join(left)}")
+        return tuple(left)
+
+
+def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    deadline, pause_s = time.monotonic() + seconds, 0.02
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
+    return True
+
+
+def _command(pid: int) -> str:
+    with suppress(psutil.Error):
+        return psutil.Process(pid).name()
+    return "gone"

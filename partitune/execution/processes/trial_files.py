@@ -1,0 +1,60 @@
+"""What trials left on this machine: logs of engines, files for and of the load generator; one folder a start.
+
+Decision: whether a start is over is asked of the ledger of this machine, never guessed from a process list; so only
+this machine's own folder is looked at, though a shared home may hold those of others. A start that is in the ledger
+keeps its files however old they are: it runs, or nobody has proved that it ended. Files come a moment before their
+record, so what was written to within the hour stays as well.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from partitune.execution.processes.ledger import Ledger, state_folder
+
+DAY_S, HOUR_S = 86_400.0, 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFiles:
+    """The folder of one start that is over."""
+
+    folder: Path
+    age_days: float  # since anything in it was written
+    bytes: int
+
+
+def find_old_trials(older_than_days: float, state: Path | None = None) -> tuple[TrialFiles, ...]:
+    """Folders of starts that are over, older than that and than an hour; in `state`, by default this machine's."""
+    state = state_folder() if state is None else state
+    trials = state / "trials"
+    if trials.is_symlink() or not trials.is_dir():
+        return ()
+    kept = {start.trial for start in Ledger(state / "started").starts()}
+    found = []
+    for folder in sorted(trials.iterdir()):
+        if folder.is_symlink() or not folder.is_dir() or folder.name in kept:
+            continue
+        facts = [path.lstat() for path in (folder, *_inside(folder))]
+        age_s = time.time() - max(fact.st_mtime for fact in facts)
+        if age_s > max(older_than_days * DAY_S, HOUR_S):
+            found.append(TrialFiles(folder, age_s / DAY_S, sum(fact.st_size for fact in facts[1:])))
+    return tuple(found)
+
+
+def throw_trials_away(trials: tuple[TrialFiles, ...]) -> None:
+    """Remove them; links are removed, not followed."""
+    for trial in trials:
+        shutil.rmtree(trial.folder)
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """Everything below; what a link points to is elsewhere."""
+    for path in folder.iterdir():
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from _inside(path)

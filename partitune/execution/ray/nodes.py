@@ -1,0 +1,165 @@
+"""The nodes of a Ray placement group, each behind an actor that wraps the machine it stands on.
+
+Decision: the actor adds nothing but distance: the same LocalNode records, starts and ends processes wherever they run.
+It holds the GPUs of its bundle, so that Ray tells the engine which ones are its own. When Ray loses the actor or its
+machine, whatever was asked of it raises NodeLost, which makes the trial `lost`: nothing is said about the candidate.
+Actors are never restarted by Ray: a new one would know nothing of what the old one started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from partitune.errors import ClusterError, NodeLost, PartituneError
+from partitune.execution.processes.launch import ProcessPlan
+from partitune.execution.processes.node import LocalNode, Node, PortState, ProcessState, StopProof
+
+#: Ray sets it to 1 in every worker that did not ask for CPUs; an engine takes it for the site's wish.
+_SET_BY_RAY = "OMP_NUM_THREADS"
+
+
+class NodeAgent:
+    """The actor: one LocalNode on the machine that Ray put it on."""
+
+    def __init__(self, folder: str | None) -> None:
+        import ray
+
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        self._node = LocalNode(address, None if folder is None else Path(folder))
+
+    def host(self) -> str:
+        """Address of the machine."""
+        return self._node.host
+
+    def do(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a method of the node."""
+        return getattr(self._node, method)(*arguments)
+
+
+class RayNode:
+    """One machine of the group, as `Node`."""
+
+    def __init__(self, agent: Any, host: str) -> None:
+        self._agent = agent
+        self.host = host
+
+    def start(self, name: str, trial: str, plan: ProcessPlan, port: int | None) -> None:
+        """As LocalNode."""
+        own = plan if _SET_BY_RAY in plan.env else replace(plan, unset=(*plan.unset, _SET_BY_RAY))
+        self._do("start", name, trial, own, port)
+
+    def state(self, name: str) -> ProcessState:
+        """As LocalNode."""
+        found: ProcessState = self._do("state", name)
+        return found
+
+    def log(self, name: str) -> str:
+        """As LocalNode."""
+        return str(self._do("log", name))
+
+    def stop(self, name: str, grace_s: float) -> StopProof:
+        """As LocalNode."""
+        proof: StopProof = self._do("stop", name, grace_s)
+        return proof
+
+    def port_state(self, port: int, name: str | None) -> PortState:
+        """As LocalNode."""
+        return PortState(self._do("port_state", port, name))
+
+    def free_port(self) -> int:
+        """As LocalNode."""
+        return int(self._do("free_port"))
+
+    def scratch_file(self, trial: str, name: str) -> str:
+        """As LocalNode."""
+        return str(self._do("scratch_file", trial, name))
+
+    def read_file(self, path: str) -> str:
+        """As LocalNode."""
+        return str(self._do("read_file", path))
+
+    def clean(self) -> tuple[str, ...]:
+        """As LocalNode."""
+        return tuple(self._do("clean"))
+
+    def close(self) -> None:
+        """End whatever still runs there; on a machine that is gone nothing does."""
+        with suppress(NodeLost):
+            self._do("close")
+
+    def _do(self, method: str, *arguments: object) -> Any:
+        return answer(self._agent.do.remote(method, arguments), self.host)
+
+
+class RayNodes:
+    """The machines of the placement group that this process stands in. Picklable; actors are made where it is used."""
+
+    def __init__(self, gpus: int, folder: str | None = None) -> None:
+        self._gpus = gpus
+        self._folder = folder
+        self._held: tuple[RayNode, ...] = ()
+
+    def __getstate__(self) -> tuple[int, str | None]:
+        return self._gpus, self._folder
+
+    def __setstate__(self, state: tuple[int, str | None]) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+    @contextmanager
+    def nodes(self, count: int) -> Iterator[Sequence[Node]]:
+        """The first `count` bundles, in their order; actors on all are kept for the next candidate.
+
+        Raises:
+            ClusterError: this process stands in no placement group of that many bundles.
+            NodeLost: a machine is gone.
+        """
+        if not self._held:  # of all at once: a second actor on a bundle would wait for ever for the first one's GPUs
+            self._held = self._agents()
+        if len(self._held) < count:
+            raise ClusterError(f"nodes of Ray: found {len(self._held)} in the placement group; allowed: {count}")
+        held = self._held[:count]
+        try:
+            yield held
+        finally:
+            for node in held:
+                node.close()
+
+    def _agents(self) -> tuple[RayNode, ...]:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        group = ray.util.get_current_placement_group()
+        if group is None:
+            raise ClusterError("nodes of Ray: this process stands in no placement group")
+        kind: Any = ray.remote(num_cpus=0, num_gpus=self._gpus, max_restarts=0, max_task_retries=0)(NodeAgent)
+        agents = [
+            kind.options(
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+            ).remote(self._folder)
+            for bundle in range(group.bundle_count)
+        ]
+        return tuple(RayNode(agent, answer(agent.host.remote(), f"node {n}")) for n, agent in enumerate(agents))
+
+
+def answer(reference: Any, host: str) -> Any:
+    """What an actor answers.
+
+    Raises:
+        NodeLost: Ray lost it.
+        PartituneError: what was raised there.
+    """
+    import ray
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, PartituneError):
+            raise error.cause from error
+        raise
+    except ray.exceptions.RayError as error:
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise NodeLost(f"{host} is gone: {first_line}") from error

@@ -1,0 +1,145 @@
+"""What a measured window must show before its figures count.
+
+Decision: a run in which requests failed, streams were cut, prompts came from the cache or another server answered looks
+fast, and fast wins. So every window passes all gates or the trial is invalid, and the message names every gate it
+missed, not the first. A gate whose figure the engine or the tool does not give says nothing.
+
+Source of the limits: field reports of tuners that ranked 1 % successful runs first, and of prefix-cache hits that
+doubled a throughput; vLLM itself warns from 1 % hits on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from partitune.errors import BenchmarkFailed, Stalled
+from partitune.execution.readout.bench_results import BenchResult
+from partitune.execution.readout.engine_readout import Counters
+
+
+@dataclass(frozen=True, slots=True)
+class GateLimits:
+    """The limits. Shares are of 1."""
+
+    completed_share: float = 0.99  # of the requests sent, at least
+    output_share: float = 0.95  # of the output tokens asked for, at least
+    duration_s: float = 0.2  # shorter than this, start and end of the client are what is measured
+    prefix_hit_share: float = 0.01  # of the tokens looked up, at most, where the load shares no prefix
+    acceptance_rate: float = 0.05  # of drafted tokens, at least: a broken drafter still answers
+    gap_s: float = 60.0  # silence inside one stream, at most
+
+
+DEFAULT_LIMITS = GateLimits()
+
+
+def check_window(
+    result: BenchResult,
+    before: Counters | None,
+    after: Counters | None,
+    *,
+    requests: int,
+    output_tokens: int,
+    shared_prefix: bool,
+    limits: GateLimits = DEFAULT_LIMITS,
+) -> None:
+    """Pass the window or say all that is wrong with it.
+
+    `requests` and `output_tokens` are what the tool was told to send and to ask for; `before` and `after` are the
+    engine's counters around the window; `shared_prefix` says whether the load means to hit the prefix cache.
+
+    Raises:
+        BenchmarkFailed: at least one gate is missed.
+    """
+    reasons = [
+        *_client_faults(result, requests, output_tokens, limits),
+        *_server_faults(result, before, after, shared_prefix, limits),
+        *_drafter_faults(result, before, after, limits),
+    ]
+    if reasons:
+        errors = f"; errors of requests: {' | '.join(result.errors)}" if result.errors else ""
+        raise BenchmarkFailed(f"the window cannot be trusted: {'; '.join(reasons)}{errors}")
+
+
+def _client_faults(result: BenchResult, requests: int, output_tokens: int, limits: GateLimits) -> Iterator[str]:
+    if result.sent is not None and result.sent != requests:
+        yield f"the load generator sent {result.sent} requests instead of {requests}"
+    if result.completed > requests:
+        yield f"{result.completed} requests completed of {requests}: the result of another run?"
+    if result.completed < limits.completed_share * requests:
+        yield f"only {result.completed} of {requests} requests completed, fewer than {limits.completed_share:.0%}"
+    if result.output_tokens < limits.output_share * output_tokens:
+        yield (
+            f"only {result.output_tokens} of {output_tokens} output tokens came, fewer than {limits.output_share:.0%}"
+        )
+    if result.duration_s < limits.duration_s:
+        yield f"it took {result.duration_s:.3g} s, less than {limits.duration_s:g} s"
+    if result.longest_gap_s is not None and result.longest_gap_s > limits.gap_s:
+        yield f"a stream stood still for {result.longest_gap_s:.0f} s, longer than {limits.gap_s:g} s"
+
+
+def _server_faults(
+    result: BenchResult, before: Counters | None, after: Counters | None, shared_prefix: bool, limits: GateLimits
+) -> Iterator[str]:
+    if before is None or after is None:
+        return
+    generated = _grown(before.generation_tokens, after.generation_tokens)
+    queries, hits = _grown(before.prefix_queries, after.prefix_queries), _grown(before.prefix_hits, after.prefix_hits)
+    if any(growth is not None and growth < 0 for growth in (generated, queries, hits)):
+        yield "the engine's counters went down: it started anew during the window"
+        return
+    if generated is not None and generated < limits.output_share * result.output_tokens:
+        yield (
+            f"the engine generated {generated:.0f} tokens and the client received {result.output_tokens}: "
+            "another server answered"
+        )
+    if not shared_prefix and queries and hits and hits > limits.prefix_hit_share * queries:
+        yield (
+            f"{hits / queries:.1%} of the prompt tokens came from the prefix cache, more than "
+            f"{limits.prefix_hit_share:.0%} of a load that shares no prefix: the same prompts were sent before"
+        )
+
+
+def _drafter_faults(
+    result: BenchResult, before: Counters | None, after: Counters | None, limits: GateLimits
+) -> Iterator[str]:
+    """By what the tool says, else by the engine's counters."""
+    rate = result.acceptance_rate
+    if rate is None and before is not None and after is not None:
+        drafted = _grown(before.draft_tokens, after.draft_tokens)
+        accepted = _grown(before.accepted_tokens, after.accepted_tokens)
+        rate = accepted / drafted if drafted and accepted is not None else None
+    if rate is not None and rate < limits.acceptance_rate:
+        yield f"{rate:.1%} of drafted tokens were accepted, fewer than {limits.acceptance_rate:.0%}"
+
+
+def _grown(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+@dataclass(slots=True)
+class ProgressWatch:
+    """Sees an engine that hangs while it looks healthy: requests run, and no token comes for `limit_s`."""
+
+    limit_s: float
+    _tokens: float | None = field(default=None, init=False)
+    _since_s: float = field(default=0.0, init=False)
+
+    def see(self, now_s: float, counters: Counters) -> None:
+        """Take in a metrics page read at `now_s` of any steady clock.
+
+        Raises:
+            Stalled: graded by the seconds over the limit.
+        """
+        if counters.generation_tokens is None or counters.running is None:
+            return
+        tokens = counters.generation_tokens + (counters.prompt_tokens or 0)
+        if tokens != self._tokens or counters.running == 0:
+            self._tokens, self._since_s = tokens, now_s
+        elif now_s - self._since_s > self.limit_s:
+            idle_s = now_s - self._since_s
+            raise Stalled(
+                f"{counters.running:.0f} requests run and no token came for {idle_s:.0f} s, longer than "
+                f"{self.limit_s:g} s",
+                excess=idle_s - self.limit_s,
+            )

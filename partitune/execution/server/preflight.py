@@ -1,0 +1,64 @@
+"""What is checked once, before the first candidate is started: the machines are clean, and the engine knows the flags.
+
+Decision: a flag that the installed release does not have, an engine that is not there, a partition that lies in a
+raylet's environment: each would fail every single trial, after minutes and with a message of its own. So they are found
+here, on the machines themselves, and end the study before it begins.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from partitune.engines.installed_flags import read_help
+from partitune.errors import LaunchFailed
+from partitune.execution.processes.node import Node, NodeSource
+from partitune.execution.ray.raylets import check_raylets
+from partitune.execution.server.launch_recipe import LaunchRecipe
+
+#: Seconds that an engine may take to list its flags: it imports everything first.
+HELP_LIMIT_S = 600.0
+
+
+def prepare(recipe: LaunchRecipe, source: NodeSource) -> tuple[str, ...]:
+    """Run every check; what the janitor ended.
+
+    Raises:
+        SpecError: the engine is not there, does not know a flag, or a variable on a node would win over ours.
+        ClusterError: vLLM's own Ray executor would wait for GPUs that are not there.
+        NodeLost: a machine went away meanwhile.
+    """
+    with source.nodes(recipe.slot_nodes) as nodes:
+        said = tuple(line for node in dict.fromkeys(nodes) for line in node.clean())
+        if recipe.placed_by_ray:
+            check_raylets(recipe)
+        _check_flags(recipe, nodes[0])
+    return said
+
+
+def _check_flags(recipe: LaunchRecipe, node: Node) -> None:
+    plan = recipe.help_process(node.host)
+    command = " ".join(plan.argv)
+    trial, name = f"preflight-{uuid.uuid4().hex[:12]}", "help"
+    try:
+        node.start(name, trial, plan, None)
+    except LaunchFailed as error:
+        raise recipe.runner.refuse(
+            "engine_command", text=f"{command} cannot be started on {node.host}: {error}"
+        ) from error
+    try:
+        deadline = time.monotonic() + HELP_LIMIT_S
+        while (state := node.state(name)).running and time.monotonic() < deadline:
+            time.sleep(0.1)
+        text = node.log(name)
+    finally:
+        node.stop(name, 5.0)
+    if state.running or state.exit_code != 0:
+        how = f"did not end in {HELP_LIMIT_S:.0f} s" if state.running else f"ended with exit code {state.exit_code}"
+        raise recipe.runner.refuse("engine_command", text=f"{command} on {node.host} {how}{_last_lines(text)}")
+    read_help(text, f"{command} on {node.host}").check(recipe.all_commands(), recipe.problem.engine.name)
+
+
+def _last_lines(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()][-3:]
+    return f" and said: {' | '.join(lines)}" if lines else " and said nothing"

@@ -1,0 +1,78 @@
+"""The text of one greedy request, held against that of the default partition: it catches silent corruption.
+
+Decision: moving layers between stages must not change what the model says. The default partition runs first in every
+study, and its text is kept on the machine that measures; a candidate that says something else is invalid however fast
+it is. Only scheduling and memory flags may differ from those of the reference: what changes the arithmetic (types,
+kernels, parallel sizes) has a reference of its own, or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from partitune.candidate import Candidate, Knob
+from partitune.errors import BenchmarkFailed
+from partitune.planning.problem import Problem
+
+#: Flags under which the same prompt, alone on the server, gives the same text.
+_HARMLESS = frozenset(
+    {
+        *(
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "async_scheduling",
+            "enable_chunked_prefill",
+            "gpu_memory_utilization",
+        ),
+        *("enable_prefix_caching", "scheduling_policy", "num_gpu_blocks_override", "kv_cache_memory_bytes"),
+        *("pp_max_micro_batch_size", "chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),
+        *(
+            "mem_fraction_static",
+            "schedule_policy",
+            "schedule_conservativeness",
+            "max_total_tokens",
+            "pp_async_batch_depth",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceTexts:
+    """Texts of default partitions, one file each."""
+
+    folder: Path
+
+    def check(self, problem: Problem, candidate: Candidate, arguments: dict[str, Knob], text: str) -> None:
+        """Keep the text of a default partition; hold that of any other against it, if there is one.
+
+        Raises:
+            BenchmarkFailed: they differ.
+        """
+        file = self.folder / f"{self._key(problem, candidate, arguments)}.txt"
+        if candidate.partition == problem.default_partition:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            fresh = file.with_suffix(f".{os.getpid()}")
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(file)
+            return
+        try:
+            reference = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return
+        if text != reference:
+            raise BenchmarkFailed(
+                f"the server says {text!r} where the default partition said {reference!r} to the same greedy request: "
+                "the output is corrupt, or not deterministic (then set reference_text: false in the runner)"
+            )
+
+    @staticmethod
+    def _key(problem: Problem, candidate: Candidate, arguments: dict[str, Knob]) -> str:
+        knobs = {**problem.baseline, **candidate.knobs, **arguments}
+        kept = sorted((name, value) for name, value in knobs.items() if name not in _HARMLESS)
+        about = [problem.model, problem.engine.name, problem.version, problem.runner, problem.placement.tp, kept]
+        return hashlib.sha256(json.dumps([*about, problem.stages]).encode()).hexdigest()[:16]

@@ -1,0 +1,176 @@
+"""From the first process to a server that answers: phases with limits of their own, and proof that it is ours.
+
+Decision: an answer proves little. Health says 200 while another job's server holds the port, while every request hangs,
+while the layers lie elsewhere than asked. So a start is over only when the name that we alone gave is served, our own
+processes (and nobody else) hold the port, and one request was answered. Whatever ends before that is explained by the
+engine's own earliest error, over all nodes; the time of a phase says what took too long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from partitune.errors import LaunchFailed, NodeLost, RunError, TimedOut, Unhealthy
+from partitune.execution.processes.launch import LaunchPlan
+from partitune.execution.processes.node import Node, PortState
+from partitune.execution.readout.failure_causes import Kind, find_cause, last_lines
+from partitune.execution.readout.launch_phase import Phase, phase_begun_by
+from partitune.execution.readout.log_lines import lines_of
+from partitune.execution.server.http_probe import complete, is_healthy, served_names
+from partitune.spec.runner import Limits
+
+#: Seconds between two looks at processes and health; logs are read at most once a second.
+LOOK_S = 0.1
+_LOGS_S = 1.0
+_FOLLOWER_STOP_S = 10.0  # groups without the server have nothing left to finish
+_WORDS = 60  # lines of every log that go to the trial's log
+
+
+@dataclass(slots=True)
+class RunningServer:
+    """One start of an engine on its nodes, from before its first process to its last."""
+
+    plan: LaunchPlan
+    nodes: Sequence[Node]
+    limits: Limits
+    deadline_s: float  # of the whole candidate, on the monotonic clock
+    port_may_move: bool  # chosen by us: that it was taken says nothing about the candidate
+    started: list[tuple[Node, str]] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Start every process group. Raises LaunchFailed or NodeLost."""
+        for process in self.plan.processes:
+            node, name = self.nodes[process.node], f"node{process.node}"
+            port = self.plan.port if process.node == 0 else None  # whoever listens there: afterwards nobody may
+            node.start(name, self.plan.trial, process, port)
+            self.started.append((node, name))
+
+    def stop(self) -> tuple[str, ...]:
+        """End every process group, the server first: in SGLang the others wait for its word. What is left.
+
+        Raises:
+            NodeLost: a node went away; on all others everything has ended.
+        """
+        left: list[str] = []
+        lost: NodeLost | None = None
+        for index, (node, name) in enumerate(self.started):
+            try:
+                grace_s = self.limits.stop if index == 0 else min(self.limits.stop, _FOLLOWER_STOP_S)
+                left += node.stop(name, grace_s).left
+            except NodeLost as error:
+                lost = error  # the others still have to end
+        self.started.clear()
+        if lost is not None:
+            raise lost
+        return tuple(left)
+
+    def logs(self) -> list[str]:
+        """What each node wrote so far."""
+        return [node.log(name) for node, name in self.started]
+
+    def check_alive(self) -> None:
+        """Raise what ended the engine, if it ended."""
+        for node, name in self.started:
+            state = node.state(name)
+            if not state.running:
+                raise self.explained(LaunchFailed(f"the engine ended with {_status(state.exit_code)} on {node.host}"))
+
+    def explained(self, otherwise: RunError) -> RunError:
+        """The engine's own earliest error, or `otherwise`; with its last words as detail."""
+        logs = self.logs()
+        cause = find_cause(logs)
+        if cause is None:
+            phase = phase_of(logs)
+            error = type(otherwise)(f"{otherwise} {phase.going_on}", excess=otherwise.excess)
+        elif cause.kind is Kind.PORT and self.port_may_move:
+            error = NodeLost(f"{cause.message}; it was free when it was chosen")
+        else:
+            error = cause.error()
+        error.detail = last_lines(logs, _WORDS)
+        return error
+
+    def last_words(self) -> str:
+        """The ends of the logs."""
+        return last_lines(self.logs(), _WORDS)
+
+    def await_ready(self) -> None:
+        """Wait until it is healthy.
+
+        Raises:
+            RunError: the engine ended (its own earliest error says why).
+            TimedOut: a phase took longer than its limit.
+        """
+        phase, since, next_look = Phase.SPAWN, time.monotonic(), 0.0
+        while not is_healthy(self.plan.url):
+            self.check_alive()
+            self.check_deadline()
+            now = time.monotonic()
+            if now >= next_look:
+                if (found := phase_of(self.logs())) > phase:
+                    phase, since = found, now
+                read_s = time.monotonic() - now
+                next_look = now + max(_LOGS_S, 20 * read_s)  # a log of megabytes takes its time
+            limit_s = _limit(self.limits, phase)
+            if now - since > limit_s:
+                late = TimedOut(f"the phase {phase.name.lower()} took longer than its limit of {limit_s:g} s:")
+                raise self.explained(late)
+            time.sleep(LOOK_S)
+
+    def check_deadline(self) -> None:
+        """Raise TimedOut when the candidate's whole time is over."""
+        if time.monotonic() > self.deadline_s:
+            raise TimedOut("the whole candidate took longer than the runner's timeout_s")
+
+    def prove_ours(self) -> None:
+        """Raise LaunchFailed when another server answers, or listens on our port beside ours."""
+        names = served_names(self.plan.url)
+        if self.plan.served_name not in names:
+            self.check_alive()
+            raise self.explained(
+                LaunchFailed(
+                    f"another server answers at {self.plan.url}: it serves {', '.join(names) or 'nothing'}, not "
+                    f"{self.plan.served_name};"
+                )
+            )
+        node, name = self.started[0]
+        if self.plan.sees_port and node.port_state(self.plan.port, name) is not PortState.OURS:
+            raise LaunchFailed(f"port {self.plan.port} of {node.host} is held by a process that is not our engine's")
+
+    def probe(self) -> str:
+        """The text of one request.
+
+        Raises:
+            Unhealthy: it says that it is healthy and does not answer; or what ended it meanwhile.
+        """
+        try:
+            return complete(self.plan.url, self.plan.served_name, self.limits.probe)
+        except Unhealthy as error:
+            time.sleep(LOOK_S)  # a process that died of the request may not be gone yet
+            self.check_alive()
+            late = Unhealthy(f"the server says that it is healthy, and the first request failed: {error}")
+            raise self.explained(late) from error
+
+
+def phase_of(logs: Sequence[str]) -> Phase:
+    """What is going on: where nodes differ, the furthest any of them came."""
+    begun = (phase_begun_by(line.message) for node, log in enumerate(logs) for line in lines_of(log, node))
+    return max((phase for phase in begun if phase is not None), default=Phase.SPAWN)
+
+
+def _limit(limits: Limits, phase: Phase) -> float:
+    found = {
+        Phase.SPAWN: limits.spawn,
+        Phase.RENDEZVOUS: limits.rendezvous,
+        Phase.LOAD: limits.load,
+        Phase.CAPTURE: limits.capture,
+        Phase.READY: limits.ready,
+    }
+    return found[phase]
+
+
+def _status(code: int | None) -> str:
+    if code is None:
+        return "an unknown status"
+    return f"signal {-code}" if code < 0 else f"status {code}"

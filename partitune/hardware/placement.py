@@ -1,0 +1,229 @@
+"""From nodes x GPUs to a Placement: which node each stage of each replica stands on, and what joins it to the next.
+
+Decision: ranks are laid out as the launchers do. vLLM's `mp` executor (0.32 `v1/executor/multiproc_executor.py`) and
+SGLang (0.5.23 `srt/entrypoints/engine.py`) give every node the same number of ranks, contiguous, tensor ranks fastest;
+which of data and pipeline ranks counts slower differs (`RankOrder`). The tensor and context ranks of a stage must stay
+on one node: its all-reduce would run over the network twice a layer. Ray numbers nodes in an order of its own, see
+ray_order.py. GPUs of different types inside one stage work in step: the stage is as fast and large as the weakest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from partitune.errors import SpecError
+from partitune.hardware.gpus import Gpu
+from partitune.hardware.links import Link, link_between_nodes, link_in_node
+from partitune.hardware.parallelism import Layout, RankOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where the tensor and context ranks of one stage of one replica stand."""
+
+    node: int  # 0-based
+    first_gpu: int  # on that node, as the launcher counts its ranks
+    first_rank: int  # of the whole deployment
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the stages of a deployment stand."""
+
+    gpus: tuple[Gpu, ...]  # per stage: the weakest of its GPUs, as they work in step
+    reserved_bytes: tuple[int, ...]  # per stage: taken by others on each of its GPUs
+    nodes: tuple[int, ...]  # per stage of the first replica: 0-based node
+    links: tuple[Link, ...]  # per boundary, len = stages - 1; of the replica with the slowest
+    layout: Layout
+    seats: tuple[tuple[Seat, ...], ...]  # per replica, per stage
+    expert_link: Link | None = None  # joins the nodes that the experts of one layer are spread over; None: one node
+    idle_gpus: int = 0  # of the cluster, left unused
+
+    @property
+    def stages(self) -> int:
+        """Number of pipeline stages."""
+        return len(self.gpus)
+
+    @property
+    def tp(self) -> int:
+        """Tensor ranks of a stage."""
+        return self.layout.tp
+
+    @property
+    def node_count(self) -> int:
+        """Nodes in use."""
+        return 1 + max(seat.node for replica in self.seats for seat in replica)
+
+    @property
+    def expert_nodes(self) -> int:
+        """Nodes that the experts of one layer are spread over, at most over the stages."""
+        return max(len({replica[stage].node for replica in self.seats}) for stage in range(self.stages))
+
+
+_GIB = 1 << 30
+_Value = TypeVar("_Value", Gpu, float)
+
+
+def build_placement(
+    gpus: Gpu | Sequence[Gpu],
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    tp: int,
+    pp: int,
+    reserved_gib: float | Sequence[float] = 0.0,
+    in_node: Link | None = None,
+    between_nodes: Link | None = None,
+    boundary_links: Mapping[int, Link] | None = None,
+) -> Placement:
+    """`place` for a pipeline of `pp` stages of `tp` GPUs each."""
+    return place(
+        gpus,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        layout=Layout(tp=tp, pp=pp),
+        reserved_gib=reserved_gib,
+        in_node=in_node,
+        between_nodes=between_nodes,
+        boundary_links=boundary_links,
+    )
+
+
+def place(
+    gpus: Gpu | Sequence[Gpu],
+    *,
+    nodes: int,
+    gpus_per_node: int,
+    layout: Layout,
+    order: RankOrder = RankOrder.REPLICAS_OUTSIDE,
+    reserved_gib: float | Sequence[float] = 0.0,
+    in_node: Link | None = None,
+    between_nodes: Link | None = None,
+    boundary_links: Mapping[int, Link] | None = None,
+) -> Placement:
+    """Place every stage of every replica.
+
+    Args:
+        gpus: one GPU for all, one per stage, or one per GPU of the cluster, node after node.
+        nodes: machines in the cluster.
+        gpus_per_node: GPUs in each.
+        layout: sizes of the deployment.
+        order: how the engine numbers ranks.
+        reserved_gib: GiB taken by others on every GPU: one figure, or as many as `gpus` may have.
+        in_node: link of two stages on one node; default by GPU generation (the slower one of two).
+        between_nodes: link of two stages on different nodes; default by GPU generation.
+        boundary_links: boundary (1 ... pp - 1, before stage `boundary`) -> link, over the two above.
+
+    Raises:
+        SpecError: sizes below 1, too few GPUs, lists of the wrong length, no way that keeps tensor groups on a node.
+    """
+    counts = {"nodes": nodes, "gpus_per_node": gpus_per_node}
+    counts |= {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "pcp": layout.pcp}
+    for key, value in counts.items():
+        if value < 1:
+            raise SpecError(f"cluster: {key} is {value}; it must be at least 1")
+    seats = _seats(nodes, gpus_per_node, layout, order)
+    listed = [gpus] if isinstance(gpus, Gpu) else list(gpus)
+    amounts = [float(reserved_gib)] if isinstance(reserved_gib, int | float) else list(reserved_gib)
+    total = nodes * gpus_per_node
+    width = layout.tp * layout.pcp
+    starts = [[seat.node * gpus_per_node + seat.first_gpu for seat in replica] for replica in seats]
+    spans = [[slice(start, start + width) for start in replica] for replica in starts]
+    per_stage = tuple(weakest(members) for members in _members("gpus", listed, layout, spans, total))
+    reserved = [max(members) for members in _members("reserved_gib", amounts, layout, spans, total)]
+    for stage, (gpu, gib) in enumerate(zip(per_stage, reserved, strict=True)):
+        if not 0 <= gib * _GIB < gpu.memory_bytes:
+            room = gpu.memory_bytes / _GIB
+            raise SpecError(f"cluster: reserved_gib of stage {stage} is {gib}; {gpu.name} has 0 to {room:.1f} GiB")
+    overrides = dict(boundary_links or {})
+    if wrong := [b for b in overrides if not 1 <= b < layout.pp]:
+        raise SpecError(
+            f"cluster: links names boundary {wrong[0]}; {layout.pp} stages have boundaries 1 to {layout.pp - 1}"
+        )
+
+    def joining(ends: Sequence[Gpu], crosses: bool) -> Link:
+        default = link_between_nodes if crosses else link_in_node
+        given = between_nodes if crosses else in_node
+        return given or min((default(end) for end in ends), key=lambda end: end.bandwidth_bytes_s)
+
+    links = []
+    for boundary in range(1, layout.pp):
+        crosses = any(replica[boundary - 1].node != replica[boundary].node for replica in seats)
+        links.append(overrides.get(boundary) or joining(per_stage[boundary - 1 : boundary + 1], crosses))
+    apart = any(len({replica[stage].node for replica in seats}) > 1 for stage in range(layout.pp))
+    return Placement(
+        gpus=per_stage,
+        reserved_bytes=tuple(round(gib * _GIB) for gib in reserved),
+        nodes=tuple(seat.node for seat in seats[0]),
+        links=tuple(links),
+        layout=layout,
+        seats=seats,
+        expert_link=joining(per_stage, True) if apart else None,
+        idle_gpus=total - layout.gpus,
+    )
+
+
+def weakest(gpus: Sequence[Gpu]) -> Gpu:
+    """What GPUs that work in step amount to: the least of each figure, under the name of the slowest."""
+    slowest = min(gpus, key=lambda gpu: gpu.bandwidth_bytes_s)
+    if all(gpu == slowest for gpu in gpus):
+        return slowest
+    return replace(
+        slowest,
+        memory_bytes=min(gpu.memory_bytes for gpu in gpus),
+        bf16_flops_s=min(gpu.bf16_flops_s for gpu in gpus),
+        fp8_flops_s=min(gpu.fp8_flops_s for gpu in gpus),
+        fp4_flops_s=min(gpu.fp4_flops_s for gpu in gpus),
+    )
+
+
+def _members(
+    key: str, values: Sequence[_Value], layout: Layout, spans: Sequence[Sequence[slice]], total: int
+) -> list[list[_Value]]:
+    """The entries of a list that belong to each stage; it has one, one per stage, or one per GPU of the cluster."""
+    if len(values) in (1, layout.pp):
+        return [[value] for value in (list(values) * layout.pp)[: layout.pp]]
+    if len(values) != total:
+        raise SpecError(
+            f"cluster: {key} has {len(values)} entries; give one for all, {layout.pp}, one per stage, or {total}, one "
+            "per GPU"
+        )
+    return [[value for replica in spans for value in values[replica[stage]]] for stage in range(layout.pp)]
+
+
+def _seats(nodes: int, gpus_per_node: int, layout: Layout, order: RankOrder) -> tuple[tuple[Seat, ...], ...]:
+    width = layout.tp * layout.pcp
+    on_node = _ranks_per_node(nodes, gpus_per_node, layout)
+    seats = []
+    for replica in range(layout.dp):
+        row = []
+        for stage in range(layout.pp):
+            outside = order is RankOrder.REPLICAS_OUTSIDE
+            group = replica * layout.pp + stage if outside else stage * layout.dp + replica
+            row.append(Seat(group * width // on_node, group * width % on_node, group * width))
+        seats.append(tuple(row))
+    return tuple(seats)
+
+
+def _ranks_per_node(nodes: int, gpus_per_node: int, layout: Layout) -> int:
+    """Ranks on each used node: the fewest nodes that share the ranks evenly and keep every tensor group whole."""
+    world, width = layout.gpus, layout.tp * layout.pcp
+    cluster = f"{nodes} x {gpus_per_node}"
+    named = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "pcp": layout.pcp}
+    sizes = " x ".join(f"{key} {size}" for key, size in named.items() if key in ("tp", "pp") or size > 1)
+    if world > nodes * gpus_per_node:
+        raise SpecError(f"cluster: {sizes} needs {world} GPUs; {cluster} has {nodes * gpus_per_node}")
+    if width > gpus_per_node:
+        what = f"tp {layout.tp}" if layout.pcp == 1 else f"tp {layout.tp} x pcp {layout.pcp}"
+        raise SpecError(
+            f"cluster: {what} does not fit a node of {gpus_per_node} GPUs; a TP group must stay on one node"
+        )
+    for used in range(-(-world // gpus_per_node), nodes + 1):
+        if world % used == 0 and (world // used) % width == 0:
+            return world // used
+    raise SpecError(
+        f"cluster: {sizes} on {cluster} GPUs cannot be laid out with whole TP groups and the same number of "
+        f"ranks on every node; choose pp so that the {world} ranks divide by the nodes in multiples of {width}"
+    )

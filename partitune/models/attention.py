@@ -1,0 +1,208 @@
+"""Attention blocks whose memory grows with the context: grouped-query and multi-head latent attention.
+
+Decision: two builders cover every family; what differs between families (biases, norms, gates, windows, indexers) is an
+argument, named as the engines name it. KV bytes are those of the engine's default cache: 16-bit keys and values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partitune.models.architecture import Attention, AttentionBlock
+from partitune.models.quantisation import Quantisation
+from partitune.models.weight_counter import Tally
+
+KV_ELEMENT_BYTES = 2
+
+
+def index_key_bytes(width: int) -> int:
+    """Bytes a token of an indexer's key cache: FP8 with one float32 scale per 128 values.
+
+    vLLM 0.32 `model_executor/models/deepseek_v2.py`, class Indexer.
+    """
+    return width + -(-width // 128) * 4
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """Shape of grouped-query attention."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    width: int  # of a query and key head
+    value_width: int = 0  # of a value head; 0: the same
+
+    @property
+    def values(self) -> int:
+        """Width of a value head."""
+        return self.value_width or self.width
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIndexer:
+    """MiniMax-M3's index branch: small query heads and one key choose blocks of tokens."""
+
+    heads: int
+    width: int
+    topk: int  # tokens
+
+
+def grouped_query(
+    quantisation: Quantisation,
+    module: str,
+    shape: HeadShape,
+    *,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    norm_params: int = 0,
+    gate_outputs: int = 0,
+    window: int | None = None,
+    owns_kv: bool = True,
+    indexer: BlockIndexer | None = None,
+) -> AttentionBlock:
+    """Multi-head or grouped-query attention, over the whole context, a window, or blocks chosen by an indexer.
+
+    Args:
+        quantisation: asked for the format of each projection.
+        module: path of the block, `model.layers.3.self_attn`.
+        shape: heads and widths.
+        qkv_bias: biases on query, key and value projections.
+        output_bias: bias on the output projection.
+        norm_params: parameters of query/key norms and attention sinks.
+        gate_outputs: width of an output gate computed from the block's input.
+        window: tokens, for sliding attention.
+        owns_kv: False when the layer reads the cache of an earlier one.
+        indexer: MiniMax-M3's block indexer.
+    """
+    tally = Tally(quantisation, module)
+    query, key, value = (shape.heads * shape.width, shape.kv_heads * shape.width, shape.kv_heads * shape.values)
+    tally.matrix("q_proj", query, shape.hidden, bias=qkv_bias)
+    if owns_kv:
+        tally.matrix("k_proj", key, shape.hidden, bias=qkv_bias)
+        tally.matrix("v_proj", value, shape.hidden, bias=qkv_bias)
+    tally.matrix("o_proj", shape.hidden, shape.heads * shape.values, bias=output_bias)
+    if gate_outputs:
+        tally.matrix("g_proj", gate_outputs, shape.hidden)
+    tally.vector(norm_params)
+    kv_bytes = KV_ELEMENT_BYTES * (key + value) if owns_kv else 0
+    if indexer is not None:
+        tally.matrix("index_q_proj", indexer.heads * indexer.width, shape.hidden)
+        # One key head for all ranks (vLLM 0.32 `layers/linear.py`, MinimaxM3QKVParallelLinearWithIndexer).
+        tally.matrix("index_k_proj", indexer.width, shape.hidden, whole=True)
+        tally.vector(2 * indexer.width, whole=True)
+        kv_bytes += KV_ELEMENT_BYTES * indexer.width
+    plain = Attention.FULL if window is None else Attention.SLIDING
+    return AttentionBlock(
+        kind=Attention.SPARSE if indexer else plain,
+        params=tally.params,
+        weight_bytes=tally.weight_bytes,
+        dtype=tally.dtype,
+        flops_per_token=tally.flops_per_token,
+        flops_per_pair=2.0 * shape.heads * (shape.width + shape.values),
+        kv_bytes_per_token=kv_bytes,
+        shards=shape.kv_heads,
+        heads=shape.heads,
+        window=window,
+        topk=indexer.topk if indexer else None,
+        indexer_flops_per_pair=2.0 * indexer.heads * indexer.width if indexer else 0.0,
+        replicated_bytes=tally.replicated_bytes,
+        matrices=tally.matrices,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LatentShape:
+    """Shape of multi-head latent attention."""
+
+    hidden: int
+    heads: int
+    q_rank: int | None  # None: the query is projected straight from the hidden state
+    kv_rank: int
+    nope: int
+    rope: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIndexer:
+    """The lightning indexer of DeepSeek sparse attention."""
+
+    heads: int
+    width: int
+    topk: int
+    inputs: int  # width its queries are projected from: the query rank, or the hidden size
+    owned: bool = True  # False: this layer reuses the choice of an earlier layer
+
+
+def latent(
+    quantisation: Quantisation,
+    module: str,
+    shape: LatentShape,
+    *,
+    qkv_bias: bool = False,
+    output_gate: bool = False,
+    indexer: TokenIndexer | None = None,
+    owns_kv: bool = True,
+) -> AttentionBlock:
+    """Multi-head latent attention, dense or over tokens chosen by an indexer.
+
+    The latent is one KV head: every TP rank holds it whole, and with it the projections into the two latents and the
+    whole indexer. `flops_per_pair` is that of expanded keys and values, which the engines use in prefill; sparse
+    attention works on the latent itself (all of it: vLLM 0.32 `deepseek_v2.py`, ReplicatedLinear and disable_tp).
+    """
+    tally = Tally(quantisation, module)
+    width = shape.nope + shape.rope
+    if shape.q_rank is None:
+        tally.matrix("q_proj", shape.heads * width, shape.hidden)
+    else:
+        tally.matrix("q_a_proj", shape.q_rank, shape.hidden, bias=qkv_bias, whole=True)
+        tally.matrix("q_b_proj", shape.heads * width, shape.q_rank)
+        tally.vector(shape.q_rank, whole=True)
+    if owns_kv:
+        tally.matrix("kv_a_proj_with_mqa", shape.kv_rank + shape.rope, shape.hidden, bias=qkv_bias, whole=True)
+        tally.vector(shape.kv_rank, whole=True)
+    tally.matrix("kv_b_proj", shape.heads * (shape.nope + shape.value), shape.kv_rank)
+    tally.matrix("o_proj", shape.hidden, shape.heads * shape.value, bias=qkv_bias)
+    if output_gate:
+        tally.matrix("g_proj", shape.heads * shape.value, shape.hidden)
+    kv_bytes = KV_ELEMENT_BYTES * (shape.kv_rank + shape.rope) if owns_kv else 0
+    per_head = width + shape.value
+    index_flops = 0.0
+    if indexer is not None:
+        per_head = 2 * shape.kv_rank + shape.rope
+        if indexer.owned:
+            kv_bytes += index_key_bytes(indexer.width)
+            index_flops = 2.0 * indexer.heads * indexer.width
+            tally.matrix("indexer.wq_b", indexer.heads * indexer.width, indexer.inputs, whole=True)
+            tally.matrix("indexer.wk", indexer.width, shape.hidden, plain=True, whole=True)
+            tally.matrix("indexer.weights_proj", indexer.heads, shape.hidden, plain=True, whole=True)
+            tally.vector(2 * indexer.width, whole=True)
+    return AttentionBlock(
+        kind=Attention.SPARSE if indexer else Attention.MLA,
+        params=tally.params,
+        weight_bytes=tally.weight_bytes,
+        dtype=tally.dtype,
+        flops_per_token=tally.flops_per_token,
+        flops_per_pair=2.0 * shape.heads * per_head,
+        kv_bytes_per_token=kv_bytes,
+        shards=1,
+        heads=shape.heads,
+        topk=indexer.topk if indexer else None,
+        indexer_flops_per_pair=index_flops,
+        replicated_bytes=tally.replicated_bytes,
+        matrices=tally.matrices,
+    )
+
+
+NO_ATTENTION = AttentionBlock(
+    kind=Attention.NONE,
+    params=0,
+    weight_bytes=0.0,
+    dtype="bf16",
+    flops_per_token=0.0,
+    flops_per_pair=0.0,
+    kv_bytes_per_token=0,
+    shards=1,
+    heads=1,
+)

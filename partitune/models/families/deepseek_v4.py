@@ -1,0 +1,158 @@
+"""DeepSeek-V4: one shared key/value vector, a short window, and compressed context.
+
+Decision: a layer's KV is its compressed entries, one per `compress_ratio` tokens; the window of 128 tokens and the
+compressor's partial sums are constant and go to `state_bytes`. The engine's cache is FP8 in 584 bytes an entry
+(vLLM 0.32 `models/deepseek_v4/attention.py`, `compressor.py`). Between stages go `hc_mult` residual streams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partitune.models.architecture import Attention, AttentionBlock, Layer
+from partitune.models.attention import index_key_bytes
+from partitune.models.families.deepseek import expert_shape
+from partitune.models.feedforward import mixture
+from partitune.models.fields import Fields
+from partitune.models.quantisation import Quantisation, expert_format
+from partitune.models.stack import NO_DRAFTER, Drafter, Stack
+from partitune.models.weight_counter import Tally
+
+_ROPE_BYTES = 2  # the rotated part of an entry stays 16-bit, the rest is FP8 with 8 bytes of scales
+_SCALES = 8
+_INDEXED_RATIO = 4  # only these layers choose tokens with an indexer; their compression windows overlap
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    hidden: int
+    heads: int
+    width: int
+    rope: int
+    q_rank: int
+    o_rank: int
+    o_groups: int
+    window: int
+    index_heads: int
+    index_width: int
+    index_topk: int
+    streams: int
+
+
+def _shape(fields: Fields) -> _Shape:
+    shape = _Shape(
+        hidden=fields.integer("hidden_size"),
+        heads=fields.integer("num_attention_heads", high=65_536),
+        width=fields.integer("head_dim", high=65_536),
+        rope=fields.integer("qk_rope_head_dim", low=0, high=65_536),
+        q_rank=fields.integer("q_lora_rank"),
+        o_rank=fields.integer("o_lora_rank"),
+        o_groups=fields.integer("o_groups", high=65_536),
+        window=fields.integer("sliding_window"),
+        index_heads=fields.integer("index_n_heads", high=65_536),
+        index_width=fields.integer("index_head_dim", high=65_536),
+        index_topk=fields.integer("index_topk"),
+        streams=fields.integer("hc_mult", high=1024),
+    )
+    if shape.heads % shape.o_groups:
+        raise fields.error("o_groups", f"{shape.o_groups} given, allowed is a divisor of the {shape.heads} heads")
+    if shape.rope > shape.width:
+        raise fields.error("qk_rope_head_dim", f"{shape.rope} given, allowed is at most head_dim {shape.width}")
+    return shape
+
+
+def _compressor(tally: Tally, name: str, shape: _Shape, width: int, ratio: int) -> int:
+    """Add a compressor's weights; returns the bytes of its partial sums per sequence."""
+    overlap = 2 if ratio == _INDEXED_RATIO else 1
+    tally.matrix(f"{name}compressor.wkv_wgate", 2 * overlap * width, shape.hidden, plain=True, whole=True)
+    tally.vector(ratio * overlap * width, bytes_each=4, whole=True)
+    tally.vector(width, whole=True)
+    return overlap * ratio * 2 * overlap * width * 4
+
+
+def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: int) -> AttentionBlock:
+    tally = Tally(quantisation, module)
+    query = shape.heads * shape.width
+    tally.matrix("wq_a", shape.q_rank, shape.hidden, whole=True)
+    tally.matrix("wq_b", query, shape.q_rank)
+    tally.matrix("wkv", shape.width, shape.hidden, whole=True)
+    tally.matrix("wo_a", shape.o_groups * shape.o_rank, query // shape.o_groups)
+    tally.matrix("wo_b", shape.hidden, shape.o_groups * shape.o_rank)
+    tally.vector(shape.q_rank + shape.width, whole=True)
+    tally.vector(shape.heads, bytes_each=4)
+    entry = (shape.width - shape.rope) + _ROPE_BYTES * shape.rope + _SCALES
+    state = shape.window * entry
+    kv_bytes, index_flops = 0.0, 0.0
+    if ratio > 1:
+        state += _compressor(tally, "", shape, shape.width, ratio)
+        kv_bytes = entry / ratio
+    if ratio == _INDEXED_RATIO:
+        tally.matrix("indexer.wq_b", shape.index_heads * shape.index_width, shape.q_rank, whole=True)
+        tally.matrix("indexer.weights_proj", shape.index_heads, shape.hidden, plain=True, whole=True)
+        state += _compressor(tally, "indexer.", shape, shape.index_width, ratio)
+        kv_bytes += index_key_bytes(shape.index_width) / ratio
+        index_flops = 2.0 * shape.index_heads * shape.index_width / ratio
+    _hyper_connection(tally, shape)
+    return AttentionBlock(
+        kind=Attention.SPARSE if ratio > 1 else Attention.SLIDING,
+        params=tally.params,
+        weight_bytes=tally.weight_bytes,
+        dtype=tally.dtype,
+        flops_per_token=tally.flops_per_token,
+        flops_per_pair=4.0 * shape.heads * shape.width / max(ratio, 1),
+        kv_bytes_per_token=round(kv_bytes) if ratio > 1 else entry,
+        shards=1,
+        heads=shape.heads,
+        window=None if ratio > 1 else shape.window,
+        state_bytes=state if ratio > 1 else 0,
+        topk=shape.index_topk * ratio if ratio == _INDEXED_RATIO else None,
+        indexer_flops_per_pair=index_flops,
+        replicated_bytes=tally.replicated_bytes,
+        matrices=tally.matrices,
+    )
+
+
+def _hyper_connection(tally: Tally, shape: _Shape) -> None:
+    """Mixing weights of the residual streams before attention and before the experts, float32."""
+    mixes = (2 + shape.streams) * shape.streams
+    tally.vector(2 * (mixes * shape.streams * shape.hidden + mixes + 3), bytes_each=4, whole=True)
+
+
+def read(fields: Fields, quantisation: Quantisation) -> Stack:
+    """Reader of DeepSeek-V4."""
+    count = fields.layers()
+    shape = _shape(fields)
+    experts = expert_shape(fields, shape.hidden)
+    stored = expert_format(fields, quantisation.format_of("model.layers.0.mlp.experts.0.up_proj"))
+    ratios = fields.integers("compress_ratios", low=0, high=65_536)
+    if len(ratios) < count:
+        raise fields.error("compress_ratios", f"{len(ratios)} entries for {count} layers; one entry a layer is needed")
+
+    def layer(index: int, ratio: int) -> Layer:
+        module = f"model.layers.{index}"
+        attention = _attention(quantisation, f"{module}.self_attn", shape, ratio)
+        ffn = mixture(quantisation, f"{module}.mlp", experts, stored=stored)
+        return Layer(index, attention, ffn, 2 * shape.hidden)
+
+    layers = tuple(layer(index, ratios[index]) for index in range(count))
+    drafted = fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
+    # The draft layer only slides: it is not in the engine's list of ratios.
+    extra = [layer(count + number, 0) for number in range(drafted)]
+    return Stack(
+        layers,
+        _drafter(quantisation, extra, shape) if drafted else NO_DRAFTER,
+        handoff_base=shape.streams,
+    )
+
+
+def _drafter(quantisation: Quantisation, layers: list[Layer], shape: _Shape) -> Drafter:
+    tally = Tally(quantisation, "mtp")
+    for _ in layers:
+        tally.matrix("e_proj", shape.hidden, shape.hidden)
+        tally.matrix("h_proj", shape.hidden, shape.hidden)
+        tally.vector(3 * shape.hidden)
+    return Drafter(
+        len(layers),
+        tally.params + sum(layer.params for layer in layers),
+        tally.weight_bytes + sum(layer.weight_bytes for layer in layers),
+    )

@@ -1,0 +1,94 @@
+"""What most decoder families share: heads, windows and the rule which layers are dense.
+
+Decision: grouped-query families differ in a few switches (biases, norms, which layers slide, which hold experts), so
+those rules are read here once and the family modules only say which of them apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partitune.models.attention import HeadShape
+from partitune.models.fields import Fields
+
+SLIDING_NAMES = {"sliding_attention", "chunked_attention"}
+LAYER_TYPES = SLIDING_NAMES | {"full_attention"}
+
+
+def head_shape(fields: Fields) -> HeadShape:
+    """Heads of grouped-query attention: `head_dim` defaults to hidden_size / num_attention_heads.
+
+    Raises:
+        SpecError: key/value heads that do not divide the query heads, or a head width that is no whole number.
+    """
+    hidden = fields.integer("hidden_size")
+    heads = fields.integer("num_attention_heads", high=65_536)
+    kv_heads = fields.integer("num_key_value_heads", "num_attention_groups", default=heads, high=65_536)
+    width = fields.integer_or_none("head_dim", "attention_head_dim", high=65_536)
+    if heads % kv_heads:
+        raise fields.error("num_key_value_heads", f"{kv_heads} given, allowed is a divisor of the {heads} query heads")
+    if width is None:
+        if hidden % heads:
+            raise fields.error("head_dim", f"missing, and hidden_size {hidden} is no multiple of {heads} heads")
+        width = hidden // heads
+    return HeadShape(hidden, heads, kv_heads, width)
+
+
+def windows(fields: Fields, layers: int) -> list[int | None]:
+    """Attention window of every layer in tokens, None for full attention.
+
+    `layer_types` names them; without it `sliding_window_pattern` n means every n-th layer is full (Gemma), and a lone
+    `sliding_window` means all layers slide (Mistral), unless `use_sliding_window` is false (Qwen).
+    """
+    window = fields.integer_or_none("sliding_window", "sliding_window_size", "attention_chunk_size")
+    kinds = fields.per_layer("layer_types", layers, LAYER_TYPES)
+    if kinds is not None:
+        sliding = [kind in SLIDING_NAMES for kind in kinds]
+        if any(sliding) and window is None:
+            raise fields.error("sliding_window", "missing, and layer_types has sliding layers")
+        return [window if slides else None for slides in sliding]
+    if window is None or not fields.flag("use_sliding_window", default=True):
+        return [None] * layers
+    pattern = fields.integer_or_none("sliding_window_pattern", high=layers)
+    if pattern is None:
+        first = fields.integer("max_window_layers", default=0, low=0) if fields.has("use_sliding_window") else 0
+        return [window if layer >= first else None for layer in range(layers)]
+    return [None if (layer + 1) % pattern == 0 else window for layer in range(layers)]
+
+
+def shared_kv_sources(fields: Fields, kinds: Sequence[object]) -> list[int]:
+    """For every layer the layer whose KV it reads, by Gemma's `num_kv_shared_layers`.
+
+    The last n layers read the cache of the last earlier layer of their own kind (transformers 5.24 `gemma3n`).
+    """
+    layers = len(kinds)
+    shared = fields.integer("num_kv_shared_layers", default=0, low=0, high=layers)
+    if shared >= layers:
+        raise fields.error("num_kv_shared_layers", f"{shared} given, allowed is less than the {layers} layers")
+    first = layers - shared
+    sources = list(range(layers))
+    for layer in range(first, layers):
+        owners = [owner for owner in range(first) if kinds[owner] == kinds[layer]]
+        if not owners:
+            raise fields.error("num_kv_shared_layers", f"layer {layer} has no earlier layer of its kind to read from")
+        sources[layer] = owners[-1]
+    return sources
+
+
+def dense_prefix(fields: Fields, layers: int) -> list[bool]:
+    """Which layers hold experts, by `mlp_layer_types`, `moe_layer_freq` or `first_k_dense_replace`."""
+    kinds = fields.per_layer("mlp_layer_types", layers, {"dense", "sparse"})
+    if kinds is not None:
+        return [kind == "sparse" for kind in kinds]
+    first = fields.integer("first_k_dense_replace", default=0, low=0, high=layers)
+    if isinstance(fields.data.get("moe_layer_freq"), list):
+        return [value == 1 for value in fields.per_layer("moe_layer_freq", layers, {0, 1}) or []]
+    every = fields.integer("moe_layer_freq", default=1, high=layers)
+    return [layer >= first and layer % every == 0 for layer in range(layers)]
+
+
+def experts_per_token(fields: Fields, experts: int) -> int:
+    """How many routed experts a token visits."""
+    return fields.integer(
+        "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk", high=experts
+    )

@@ -1,0 +1,96 @@
+"""MiniMax-M1 (lightning attention with softmax every eighth layer) and M3 (block-sparse attention with an indexer).
+
+Decision: M2 is an ordinary mixture and lives in `moe.py`. The MTP modules that M2 and M3 configs name are in no
+published checkpoint (M3's files are 854 GB, the model without them), so no drafter is counted and a note says so.
+"""
+
+from __future__ import annotations
+
+from partitune.models.architecture import Layer
+from partitune.models.attention import BlockIndexer, grouped_query
+from partitune.models.families.grouped import dense_prefix, experts_per_token, head_shape
+from partitune.models.feedforward import ExpertShape, dense, mixture
+from partitune.models.fields import Fields
+from partitune.models.quantisation import Quantisation
+from partitune.models.stack import Stack
+from partitune.models.state_mixers import lightning
+
+
+def read_m1(fields: Fields, quantisation: Quantisation) -> Stack:
+    """Reader of MiniMax-Text-01 and M1: `attn_type_list` has 1 for softmax and 0 for lightning attention."""
+    count = fields.layers()
+    shape = head_shape(fields)
+    softmax = fields.per_layer("attn_type_list", count, {0, 1})
+    if softmax is None:
+        raise fields.error("attn_type_list", f"missing; {count} entries 0 (lightning) or 1 (softmax) are needed")
+    number = fields.integer("num_local_experts", high=65_536)
+    experts = ExpertShape(
+        hidden=shape.hidden,
+        experts=number,
+        per_token=experts_per_token(fields, number),
+        inner=fields.integer("intermediate_size"),
+        shared=fields.integer("shared_intermediate_size", default=0, low=0),
+        routing_bias=False,
+    )
+    layers = []
+    for index in range(count):
+        module = f"model.layers.{index}"
+        if softmax[index]:
+            attention = grouped_query(quantisation, f"{module}.self_attn", shape)
+        else:
+            attention = lightning(
+                quantisation, f"{module}.self_attn", hidden=shape.hidden, heads=shape.heads, width=shape.width
+            )
+        layers.append(Layer(index, attention, mixture(quantisation, f"{module}.mlp", experts), 2 * shape.hidden))
+    return Stack(tuple(layers))
+
+
+def _indexer(fields: Fields) -> tuple[BlockIndexer | None, Fields | None]:
+    section = fields.section("sparse_attention_config")
+    if section is None or not section.flag("use_sparse_attention", default=True):
+        return None, None
+    block = section.integer("sparse_block_size", high=65_536)
+    indexer = BlockIndexer(
+        heads=section.integer("sparse_num_index_heads", high=65_536),
+        width=section.integer("sparse_index_dim", high=65_536),
+        topk=block * section.integer("sparse_topk_blocks", high=65_536),
+    )
+    return indexer, section
+
+
+def read_m3(fields: Fields, quantisation: Quantisation) -> Stack:
+    """Reader of the text model of MiniMax-M3; vLLM 0.32 `models/minimax_m3/nvidia/model.py`."""
+    count = fields.layers()
+    shape = head_shape(fields)
+    number = fields.integer("num_local_experts", high=65_536)
+    inner = fields.integer("moe_intermediate_size", "intermediate_size")
+    shared = fields.integer("shared_intermediate_size", default=inner, low=0)
+    experts = ExpertShape(
+        hidden=shape.hidden,
+        experts=number,
+        per_token=experts_per_token(fields, number),
+        inner=inner,
+        shared=shared * fields.integer("n_shared_experts", default=1, low=0, high=1024),
+    )
+    routed = dense_prefix(fields, count)
+    dense_inner = inner if all(routed) else fields.integer("dense_intermediate_size")
+    indexer, section = _indexer(fields)
+    marks = section.per_layer("sparse_attention_freq", count, {0, 1}) if section is not None else None
+    indexed = [mark == 1 for mark in marks] if marks is not None else [indexer is not None] * count
+    layers = []
+    for index in range(count):
+        module = f"model.layers.{index}"
+        attention = grouped_query(
+            quantisation,
+            f"{module}.self_attn",
+            shape,
+            norm_params=2 * shape.width,
+            indexer=indexer if indexed[index] else None,
+        )
+        if routed[index]:
+            ffn = mixture(quantisation, f"{module}.mlp", experts)
+        else:
+            ffn = dense(quantisation, f"{module}.mlp", shape.hidden, dense_inner)
+        layers.append(Layer(index, attention, ffn, 2 * shape.hidden))
+    notes = ("MTP modules named in the config are not counted: the published checkpoint does not hold them",)
+    return Stack(tuple(layers), notes=notes if fields.has("num_mtp_modules") else ())

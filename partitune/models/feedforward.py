@@ -1,0 +1,98 @@
+"""Feed-forward blocks: dense MLP and mixture of experts.
+
+Decision: routed experts are counted one expert at a time and kept apart from what every token passes (router, shared
+experts, latent projections), because tensor and expert parallelism split them differently and only a few are visited.
+Router, gate and latent projections are whole on every TP rank (vLLM 0.32 GateLinear and ReplicatedLinear in
+`qwen2_moe.py`, `nemotron_h.py`, `models/kimi_k3/nvidia/model.py`); shared experts are split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partitune.models.architecture import Ffn, FfnBlock
+from partitune.models.quantisation import Quantisation, WeightFormat
+from partitune.models.weight_counter import Tally
+
+
+def _mlp(tally: Tally, prefix: str, hidden: int, inner: int, *, gated: bool, bias: bool = False) -> None:
+    if gated:
+        tally.matrix(f"{prefix}gate_proj", inner, hidden, bias=bias)
+    tally.matrix(f"{prefix}up_proj", inner, hidden, bias=bias)
+    tally.matrix(f"{prefix}down_proj", hidden, inner, bias=bias)
+
+
+def dense(
+    quantisation: Quantisation, module: str, hidden: int, inner: int, *, gated: bool = True, bias: bool = False
+) -> FfnBlock:
+    """A dense MLP of three matrices (gate, up, down) or two (up, down)."""
+    tally = Tally(quantisation, module)
+    _mlp(tally, "", hidden, inner, gated=gated, bias=bias)
+    return FfnBlock(
+        kind=Ffn.DENSE,
+        params=tally.params,
+        weight_bytes=tally.weight_bytes,
+        dtype=tally.dtype,
+        flops_per_token=tally.flops_per_token,
+        matrices=tally.matrices,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShape:
+    """Shape of a mixture of experts."""
+
+    hidden: int
+    experts: int
+    per_token: int
+    inner: int  # of one routed expert
+    shared: int = 0  # width of all shared experts together
+    latent: int | None = None  # width routed experts work in, when it is not the hidden size
+    latent_norm: bool = False
+    gated: bool = True  # three matrices an expert, else two
+    bias: bool = False  # on experts and router
+    shared_gate: bool = False  # a scalar gate on the shared expert
+    routing_bias: bool = True  # a float32 correction per expert
+
+
+def mixture(
+    quantisation: Quantisation, module: str, shape: ExpertShape, *, stored: WeightFormat | None = None
+) -> FfnBlock:
+    """A mixture of experts; `stored` overrides the format of routed experts."""
+    common = Tally(quantisation, module)
+    common.matrix("gate", shape.experts, shape.hidden, bias=shape.bias, plain=True, whole=True)
+    if shape.routing_bias:
+        common.vector(shape.experts, bytes_each=4, whole=True)
+    if shape.shared:
+        _mlp(common, "shared_experts.", shape.hidden, shape.shared, gated=shape.gated)
+    if shape.shared_gate:
+        common.matrix("shared_expert_gate", 1, shape.hidden, plain=True, whole=True)
+    if shape.latent is not None:
+        # 16-bit in every published checkpoint: SGLang 0.5.23 `models/kimi_k3.py`, vLLM 0.32 `models/nemotron_h.py`.
+        common.matrix("latent_down_proj", shape.latent, shape.hidden, plain=True, whole=True)
+        common.matrix("latent_up_proj", shape.hidden, shape.latent, plain=True, whole=True)
+        common.vector(shape.latent if shape.latent_norm else 0, whole=True)
+    width = shape.latent or shape.hidden
+    expert = Tally(quantisation, f"{module}.experts.0")
+    names = (("gate_proj", shape.inner, width),) if shape.gated else ()
+    for name, outputs, inputs in (*names, ("up_proj", shape.inner, width), ("down_proj", width, shape.inner)):
+        expert.matrix(name, outputs, inputs, bias=shape.bias, stored=stored)
+    return FfnBlock(
+        kind=Ffn.MOE,
+        params=common.params,
+        weight_bytes=common.weight_bytes,
+        dtype=common.dtype,
+        flops_per_token=common.flops_per_token,
+        experts=shape.experts,
+        experts_per_token=shape.per_token,
+        expert_params=expert.params,
+        expert_bytes=expert.weight_bytes,
+        expert_dtype=expert.dtype,
+        replicated_bytes=common.replicated_bytes,
+        expert_width=shape.latent or 0,
+        matrices=common.matrices,
+        expert_matrices=expert.matrices,
+    )
+
+
+NO_FFN = FfnBlock(kind=Ffn.NONE, params=0, weight_bytes=0.0, dtype="bf16", flops_per_token=0.0)

@@ -1,0 +1,250 @@
+"""config.json -> Architecture, by catalog name, by file, or by the folder of a checkpoint.
+
+Decision: the reader knows wrappers (multimodal configs hold the text model in a section), finds the family in one table
+and adds what is the same for every family: embedding, head, vision tower. An unknown class is read as a plain
+transformer only when its fields say nothing that a plain transformer does not have; otherwise it is refused, because a
+wrong layer list gives a wrong plan that looks right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+
+from partitune.errors import SpecError
+from partitune.models.architecture import Architecture, Edges
+from partitune.models.families import FAMILIES, dense, moe
+from partitune.models.fields import Fields
+from partitune.models.published import MODELS, CatalogModel, catalog_names, find_model
+from partitune.models.quantisation import read_quantisation
+from partitune.models.stack import FamilyReader, Stack
+from partitune.models.vision import read_vision
+
+__all__ = ["catalog_names", "load_architecture", "read_architecture"]
+
+_WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
+_SIZE_MAX = 16 * 2**20
+_CONTEXT_DEFAULT = 32_768
+#: A key that starts so belongs to a mechanism that a plain transformer does not have.
+_UNCOMMON = (
+    "attn_layer_",
+    "attn_type_list",
+    "compress_ratios",
+    "hybrid_",
+    "index_topk",
+    "kv_lora_rank",
+    "layers_block_type",
+    "linear_",
+    "lru_",
+    "mamba_",
+    "moe_latent_size",
+    "q_lora_rank",
+    "sparse_attention_config",
+    "ssm_",
+    "state_size",
+    "hidden_size_per_layer_input",
+    "num_decoder_layers",
+    "is_encoder_decoder",
+)
+
+
+def read_architecture(config: Mapping[str, object], *, name: str, source: str) -> Architecture:
+    """The Architecture a config.json describes.
+
+    Args:
+        config: the parsed JSON object; nothing in it is trusted.
+        name: what to call the model.
+        source: file, for messages and reports.
+
+    Raises:
+        SpecError: a missing, ill-typed or absurd value, or a family nobody taught us.
+    """
+    outer = Fields(config, source)
+    text = _text_fields(outer)
+    class_name = _class_name(text) or _class_name(outer)
+    stack = _family(text, outer, class_name)(text, read_quantisation(text))
+    hidden = text.integer("hidden_size")
+    vocabulary = text.integer("vocab_size")
+    tied = text.flag("tie_word_embeddings", default=stack.tied)
+    vision = read_vision(outer, hidden)
+    context = text.integer_or_none("max_position_embeddings", "max_seq_len", high=2**31)
+    notes = [*stack.notes, *vision.notes, *_catalog_notes(outer)]
+    if context is None:
+        notes.append(f"max_position_embeddings is missing; {_CONTEXT_DEFAULT} is assumed")
+    if outer.has("audio_config"):
+        notes.append("the audio tower is not counted")
+    return Architecture(
+        name=name,
+        architecture=class_name or text.text("model_type"),
+        hidden_size=hidden,
+        layers=stack.layers,
+        edges=_edges(stack, vocabulary, hidden, vision.params, tied=tied),
+        max_position=context or _CONTEXT_DEFAULT,
+        source=source,
+        illegal_cuts=stack.illegal_cuts,
+        residual_block=stack.residual_block,
+        handoff_base=stack.handoff_base,
+        notes=tuple(notes),
+    )
+
+
+def _edges(stack: Stack, vocabulary: int, hidden: int, vision_params: int, *, tied: bool) -> Edges:
+    # Engines keep embedding and head 16-bit whatever the quantisation of the layers.
+    table = vocabulary * hidden
+    return Edges(
+        vocab_size=vocabulary,
+        embedding_params=table,
+        embedding_bytes=2.0 * table,
+        tied=tied,
+        head_params=0 if tied else table,
+        head_bytes=2.0 * table,
+        drafter_layers=stack.drafter.layers,
+        drafter_params=stack.drafter.params,
+        drafter_bytes=stack.drafter.weight_bytes,
+        vision_params=vision_params,
+        vision_bytes=2.0 * vision_params,
+    )
+
+
+def _text_fields(outer: Fields) -> Fields:
+    """The section that describes the language model, with what only the wrapper says filled in."""
+    inner = outer
+    path = ""
+    for _ in range(2):  # Qwen-Omni: thinker_config.text_config
+        found = next((key for key in _WRAPPERS if inner.has(key)), None)
+        section = inner.section(found) if found is not None else None
+        if section is None:
+            break
+        inner, path = section, section.path
+    if inner is outer:
+        return outer
+    filled = {
+        key: outer.data[key]
+        for key in ("tie_word_embeddings", "quantization_config", "vocab_size")
+        if outer.has(key) and not inner.has(key)
+    }
+    return Fields({**inner.data, **filled}, outer.source, path)
+
+
+def _class_name(fields: Fields) -> str:
+    names = fields.sequence("architectures") or [""]
+    if not names or not isinstance(names[0], str):
+        raise fields.error("architectures", "allowed is a list of class names")
+    return names[0]
+
+
+def _family(text: Fields, outer: Fields, class_name: str) -> FamilyReader:
+    for key in (text.text("model_type"), class_name, _class_name(outer)):
+        if key in FAMILIES:
+            return FAMILIES[key]
+    uncommon = sorted(key for key in text.data if key.startswith(_UNCOMMON) and text.data[key] not in (None, False))
+    plain = text.has("hidden_size") and text.has("num_hidden_layers") and text.has("num_attention_heads")
+    if not plain or uncommon:
+        supported = sorted(key for key in FAMILIES if key == key.lower())
+        why = (
+            f"it has {', '.join(key[:40] for key in uncommon[:4])}"
+            if uncommon
+            else "it names no hidden_size, layers and heads"
+        )
+        raise text.error(
+            "model_type",
+            f"{(class_name or text.text('model_type') or 'no class')[:80]} is not known and does not look like a plain "
+            f"transformer ({why}); supported: {', '.join(supported)}",
+        )
+    if text.has("num_experts", "num_local_experts", "n_routed_experts"):
+        return moe.GENERIC
+    return dense.GENERIC
+
+
+def _catalog_notes(outer: Fields) -> list[str]:
+    return [note for note in outer.sequence("_notes") or [] if isinstance(note, str)]
+
+
+def load_architecture(name_or_path: str | Path) -> Architecture:
+    """An Architecture by catalog name (`kimi-k3`, `moonshotai/Kimi-K3`), config.json, or folder that holds one.
+
+    Raises:
+        SpecError: unknown name, unreadable file, or a config that read_architecture refuses.
+    """
+    path = _existing_config(name_or_path)
+    if path is not None:
+        return read_architecture(_with_hf_quant(_parse(path), path), name=_path_name(path), source=str(path))
+    model = find_model(str(name_or_path))
+    if model is None:
+        raise SpecError(_unknown(str(name_or_path)))
+    return _from_catalog(model, model.repository_called(str(name_or_path)))
+
+
+def _existing_config(name_or_path: str | Path) -> Path | None:
+    text = str(name_or_path)
+    path = Path(text).expanduser()
+    try:
+        if path.is_dir() and (path / "config.json").is_file():
+            return path / "config.json"
+        # A bare word is a catalog name first, whatever lies in the current folder under it.
+        if path.is_file() and (find_model(text) is None or isinstance(name_or_path, Path)):
+            return path
+        if path.is_dir() and find_model(text) is None:
+            raise SpecError(f"{path}: this folder holds no config.json")
+    except (OSError, ValueError) as error:  # name too long, null byte
+        raise SpecError(f"{text[:80]!r} is neither a catalog name nor a path: {error}") from None
+    return None
+
+
+def _unknown(name: str) -> str:
+    short = name if len(name) <= 80 else f"{name[:77]}..."
+    aliases = {alias.lower(): model.name for model in MODELS for alias in (model.name, *model.aliases)}
+    tail = name.lower().rsplit("/", 1)[-1]
+    near = [*get_close_matches(name.lower(), aliases, n=3, cutoff=0.5), *get_close_matches(tail, aliases, n=3)]
+    names = list(dict.fromkeys(aliases[match] for match in near))[:3] or list(catalog_names()[:3])
+    return (
+        f"model {short!r} is not in the catalog (nearest: {', '.join(names)}) and no such file exists; "
+        "pass the path of a config.json, or of the folder that holds one, as ./My-Model"
+    )
+
+
+def _path_name(path: Path) -> str:
+    return path.resolve().parent.name if path.name == "config.json" else path.name.removesuffix(".json")
+
+
+def _from_catalog(model: CatalogModel, repository: str) -> Architecture:
+    source = f"partitune/models/configs/{model.file}"
+    text = files("partitune.models").joinpath("configs", model.file).read_text(encoding="utf-8")
+    found = read_architecture(_decode(text, source), name=model.name, source=source)
+    return replace(found, published_params=model.params, repository=repository)
+
+
+def _parse(path: Path) -> dict[str, object]:
+    try:
+        if path.stat().st_size > _SIZE_MAX:
+            raise SpecError(f"{path}: larger than {_SIZE_MAX // 2**20} MiB; a config.json is expected")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not UTF-8 text (byte {error.start}); a config.json is expected") from None
+    return _decode(text, str(path))
+
+
+def _decode(text: str, source: str) -> dict[str, object]:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SpecError(f"{source}:{error.lineno}: not JSON: {error.msg} (column {error.colno})") from None
+    except (RecursionError, ValueError) as error:
+        raise SpecError(f"{source}: not a usable JSON file: {error}") from None
+    if not isinstance(data, dict):
+        raise SpecError(f"{source}:1: a JSON object is expected, not a {type(data).__name__}")
+    return data
+
+
+def _with_hf_quant(config: dict[str, object], path: Path) -> dict[str, object]:
+    """Add ModelOpt's separate `hf_quant_config.json`, as the engines do, when config.json names no quantisation."""
+    beside = path.parent / "hf_quant_config.json"
+    if path.name != "config.json" or "quantization_config" in config or not beside.is_file():
+        return config
+    return {**config, "quantization_config": _parse(beside)}

@@ -1,0 +1,164 @@
+"""Which layouts a search may try: those a person lists, or all that model, engine and GPUs admit.
+
+Decision: a layout is judged by the rules that judge every candidate (the engine's, the launcher's, memory), so that
+nothing is proposed which would be refused later, and what is left out is left out with a reason. Of layouts that differ
+only in how many GPUs they leave idle, the one with the most data ranks stands for all. Where there are more than a
+search can afford, those stay that can give the most tokens a second in closed form (as many batches as the load makes,
+over the slowest stage or the sum of all), and the best of each number of tensor ranks, which differ in latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from partitune.candidate import Candidate, Knob
+from partitune.engines.engine import FLAG_RULES, Violation
+from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
+from partitune.hardware.parallelism import Layout
+from partitune.models.architecture import Ffn
+from partitune.planning.legality import stage_bounds
+from partitune.planning.planner import Planner
+from partitune.planning.problem import LAYOUT, Problem, layout_of
+from partitune.planning.typical_batches import cohorts
+from partitune.spec.search_space import SearchSpace
+
+#: Layouts of a search with `layouts: auto`; each adds an exact plan to its first trials.
+MOST_LAYOUTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """One layout, and why it cannot be used; no reasons where it can."""
+
+    layout: Layout
+    idle_gpus: int
+    reasons: tuple[str, ...] = ()
+    partition: tuple[int, ...] = ()  # whose slowest stage is the least busy; empty where nothing fits
+    most_tok_s: float = 0.0  # output tokens a second that this partition can give with so many batches in flight
+
+    def candidate(self, knobs: Mapping[str, Knob]) -> Candidate:
+        """That partition on this layout under `knobs`."""
+        return Candidate(self.partition, {**knobs, LAYOUT: self.layout.name})
+
+
+def considered(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> tuple[Considered, ...]:
+    """Every layout of the file or, with `auto`, of the GPUs, judged under `knobs`; usable ones first, fastest first.
+
+    Raises:
+        SpecError: the file lists one twice.
+    """
+    found = [_judged(problem, spec, layout, knobs) for layout in possible(problem, spec)]
+    return tuple(sorted(found, key=lambda one: (bool(one.reasons), -one.most_tok_s, one.idle_gpus)))
+
+
+def possible(problem: Problem, spec: SearchSpace) -> tuple[Layout, ...]:
+    """Every layout of the file or, with `auto`, of the GPUs, not yet judged.
+
+    Raises:
+        SpecError: the file lists one twice.
+    """
+    listed = spec.parallel.layouts
+    if not isinstance(listed, tuple):
+        return tuple(_layouts(problem, spec))
+    layouts = tuple(layout_of(one) for one in listed)
+    names = [layout.name for layout in layouts]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise spec.refuse("parallel", "layouts", text=f"found {twice[0]} twice; allowed: every layout once")
+    return layouts
+
+
+def searched(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> tuple[str, ...]:
+    """Names of the layouts a search varies, its own first; only that one where the file says nothing of others.
+
+    Raises:
+        SpecError: a listed layout cannot be used.
+    """
+    own = problem.layout.name
+    if spec.parallel.layouts is None:
+        return (own,)
+    every = considered(problem, spec, knobs)
+    if isinstance(spec.parallel.layouts, tuple):
+        if refused := [one for one in every if one.reasons]:
+            said = "; ".join(f"{one.layout.name}: {', '.join(one.reasons)}" for one in refused)
+            raise spec.refuse("parallel", "layouts", text=said)
+        return (own, *(one.layout.name for one in every if one.layout.name != own))
+    usable = [one for one in every if not one.reasons]
+    best_of_each = {one.layout.tp: one for one in reversed(usable)}.values()
+    ordered = [*sorted(best_of_each, key=lambda one: -one.most_tok_s), *usable]
+    names = list(dict.fromkeys((own, *(one.layout.name for one in ordered))))
+    return tuple(names[:MOST_LAYOUTS])
+
+
+def _layouts(problem: Problem, spec: SearchSpace) -> Iterator[Layout]:
+    """All sizes that fit the GPUs by number, with as many data ranks as fit beside them."""
+    total = spec.cluster.nodes * spec.cluster.gpus_per_node
+    moe = any(layer.ffn.kind is Ffn.MOE for layer in problem.architecture.layers)
+    like = replace(problem.layout, pcp=1, dcp=1, expert_ranks=1)
+    for tp in range(1, spec.cluster.gpus_per_node + 1):
+        if _broken(problem, replace(like, tp=tp, pp=1, dp=1), nodes=1):
+            yield replace(like, tp=tp, pp=1, dp=1)  # once, for the reason
+            continue
+        for pp in range(1, min(problem.layers, total // tp) + 1):
+            layout = _with_data_ranks(problem, replace(like, tp=tp, pp=pp), total // (tp * pp))
+            yield layout
+            if moe and layout.stage_gpus > 1:
+                yield replace(layout, expert_ranks=layout.stage_gpus)
+
+
+def _with_data_ranks(problem: Problem, layout: Layout, most: int) -> Layout:
+    """`layout` with as many data ranks as can be laid out, at most `most`."""
+    for dp in range(most, 1, -1):
+        try:
+            problem.placed(replace(layout, dp=dp))
+        except SpecError:
+            continue
+        return replace(layout, dp=dp)
+    return replace(layout, dp=1)
+
+
+def _broken(problem: Problem, layout: Layout, nodes: int) -> Sequence[Violation]:
+    """Rules of the engine that `layout` breaks whatever the flags of a candidate are."""
+    resolved = problem.engine.resolved_layout(layout, problem.architecture)
+    found = problem.engine.check(replace(problem.start({}), layout=resolved, nodes=nodes))
+    return [one for one in found if one.rule not in FLAG_RULES]
+
+
+def _judged(problem: Problem, spec: SearchSpace, layout: Layout, knobs: Mapping[str, Knob]) -> Considered:
+    idle = spec.cluster.nodes * spec.cluster.gpus_per_node - layout.gpus
+    try:
+        nodes = problem.placed(layout).node_count
+    except SpecError as error:
+        return Considered(layout, idle, (str(error).removeprefix("cluster: "),))
+    if broken := _broken(problem, layout, nodes):
+        return Considered(layout, idle, tuple(f"{one.message} [{one.source}]" for one in broken))
+    other, knob = problem.on(layout.name), spec.knobs.partition
+    try:
+        bounds = stage_bounds(other.stages, other.layers, fewest=knob.min_layers, most=knob.max_layers)
+        best = Planner(other, bounds, ()).front(knobs)[0]
+    except InfeasibleSpace as error:
+        return Considered(layout, idle, (_shortest(other, knobs) or str(error),))
+    rates = [_most_tok_s(part, Planner(part, bounds, ()), best.partition, knobs) for part in other.parts]
+    return Considered(layout, idle, (), best.partition, other.mix.figure("output_throughput_tok_s", rates))
+
+
+def _most_tok_s(problem: Problem, planner: Planner, partition: tuple[int, ...], knobs: Mapping[str, Knob]) -> float:
+    """Output tokens a second under the only load of `problem`, in closed form."""
+    in_flight = cohorts(problem.rank_requests, problem.rank_concurrency, problem.engine.flow(problem.start(knobs)))
+    stage_s = planner.stage_seconds(partition, knobs)
+    output_tokens = sum(request.output_tokens for request in problem.requests)
+    return output_tokens / max(float(stage_s.max()), float(stage_s.sum()) / in_flight)
+
+
+def _shortest(problem: Problem, knobs: Mapping[str, Knob]) -> str:
+    """What the engine's own split is short of; empty where it is not memory."""
+    candidate = Candidate(problem.default_partition, knobs)
+    memories = problem.stage_memory(candidate)
+    if short := [memory for memory in memories if not memory.fits]:
+        return min(short, key=lambda one: one.kv_bytes).verdict
+    try:
+        free_bytes = problem.kv_bytes(candidate, memories)
+        problem.engine.plan_kv(problem.deployment(candidate), candidate.partition, free_bytes)
+    except OutOfMemory as error:
+        return str(error)
+    return ""

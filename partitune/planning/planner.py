@@ -1,0 +1,165 @@
+"""Plans: names that become layers per stage once the flags are known.
+
+Decision: the sampler never sees a partition vector (a flat space of vectors starves the flags). It names a plan, and
+for every flag setting the plan is solved exactly: `front-0` is the least slowest stage, `front-4` the most KV blocks,
+the others lie between them on the exact front of the two. `default` is the engine's own split, `seed-1` the first
+vector a person wrote. Memory, KV staircase, illegal cuts, bounds and unequal GPUs are all inside the solver's
+tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from partitune.candidate import Knob
+from partitune.costs.cost_model import Batch, Floats
+from partitune.errors import InfeasibleSpace
+from partitune.planning.legality import Bounds, Windows, allowed_windows
+from partitune.planning.problem import Problem
+from partitune.planning.solver import Solution, along, minimise_ttft, pareto_front
+from partitune.planning.stage_times import StageTimes, Work
+from partitune.planning.typical_batches import typical_batches
+from partitune.planning.workload_mix import Over
+
+DEFAULT_PLAN = "default"
+#: Points of the front the sampler may choose from.
+FRONT_PLANS = tuple(f"front-{index}" for index in range(5))
+EXACT_PLAN = FRONT_PLANS[0]
+
+
+class Planner:
+    """Turns plan names into partitions of one problem. Fronts are remembered by the flags they depend on."""
+
+    def __init__(self, problem: Problem, bounds: Bounds, seeds: Sequence[tuple[int, ...]]) -> None:
+        self._problem = problem
+        self._windows = allowed_windows(problem.architecture, bounds)
+        self._seeds = {f"seed-{index}": seed for index, seed in enumerate(seeds, start=1)}
+        self._times = StageTimes(problem)
+        self._fronts: dict[tuple[tuple[str, Knob], ...], tuple[Solution, ...] | InfeasibleSpace] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every plan, the engine's default first."""
+        return (DEFAULT_PLAN, *FRONT_PLANS, *self._seeds)
+
+    def partition(self, plan: str, knobs: Mapping[str, Knob]) -> tuple[int, ...]:
+        """Layers per stage of `plan` under `knobs`.
+
+        Raises:
+            InfeasibleSpace: no partition fits these flags at all.
+        """
+        if plan == DEFAULT_PLAN:
+            return self._problem.default_partition
+        if plan in self._seeds:
+            return self._seeds[plan]
+        front = self.front(knobs)
+        index = FRONT_PLANS.index(plan)
+        last = len(front) - 1
+        # A short front gives every point a name; a long one is sampled evenly, both ends included.
+        return front[
+            min(index, last) if last < len(FRONT_PLANS) else round(index * last / (len(FRONT_PLANS) - 1))
+        ].partition
+
+    def front(self, knobs: Mapping[str, Knob]) -> tuple[Solution, ...]:
+        """The exact front of slowest stage and KV blocks under `knobs`, fastest first.
+
+        Raises:
+            InfeasibleSpace: no partition fits.
+        """
+        key = tuple(sorted(knobs.items()))
+        if key not in self._fronts:
+            try:
+                self._fronts[key] = self._solve(knobs)
+            except InfeasibleSpace as error:
+                self._fronts[key] = error
+        found = self._fronts[key]
+        if isinstance(found, InfeasibleSpace):
+            raise found
+        return found
+
+    def allowed(self, knobs: Mapping[str, Knob]) -> Windows:
+        """True at [stage, first, end] where the stage may own these layers and has enough memory beside them."""
+        return self._room(knobs)[1]
+
+    def stage_seconds(self, partition: Sequence[int], knobs: Mapping[str, Knob]) -> Floats:
+        """Seconds each stage of `partition` is taken up by the whole load: shape [stages]."""
+        return along(self.stage_times(knobs), partition)
+
+    def stage_times(self, knobs: Mapping[str, Knob]) -> Floats:
+        """Seconds of the whole load, as `_works` has it, per (stage, first layer, end layer), with hand-offs."""
+        slowest: Floats = np.maximum.reduce([self._times.tensor(work) for work in self._works(knobs)])
+        return slowest
+
+    def fluid_bound_s(self, knobs: Mapping[str, Knob]) -> float:
+        """Seconds of the whole load below which no partition brings the slowest stage."""
+        return max(self._times.fluid_bound_s(work) for work in self._works(knobs))
+
+    def fastest_prompt(self, knobs: Mapping[str, Knob]) -> tuple[int, ...]:
+        """The partition with the least `prompt_s`, but for hand-offs, which count on both of their sides here.
+
+        Raises:
+            InfeasibleSpace: no partition fits.
+        """
+        chunk, chunks = self._chunk(knobs)
+        times = self._times.tensor([(chunk, 1.0)])
+        return minimise_ttft(np.where(self.allowed(knobs), times, np.inf), chunks).partition
+
+    def prompt_s(self, partition: Sequence[int], knobs: Mapping[str, Knob]) -> float:
+        """Seconds to the first token of one mean prompt on an idle server, in M equal chunks: sum + (M - 1) slowest.
+
+        A flow shop; what attention adds from chunk to chunk is spread evenly.
+        """
+        chunk, chunks = self._chunk(knobs)
+        seconds = along(self._times.tensor([(chunk, 1.0)]), partition)
+        # On its way the prompt is handed over once; the stages on both sides are taken up by it.
+        handed_s = sum(self._problem.costs.stage_costs(partition).transfer_s(chunk.tokens))
+        return float(seconds.sum() - handed_s + (chunks - 1) * seconds.max())
+
+    def _chunk(self, knobs: Mapping[str, Knob]) -> tuple[Batch, int]:
+        """The mean chunk of the mean prompt, and how many chunks it has."""
+        problem = self._problem
+        prompt = 0.0
+        for part, share in zip(problem.parts, problem.mix.shares, strict=True):
+            requests = part.rank_requests
+            prompt += share * sum(request.prompt_tokens for request in requests) / len(requests)
+        chunks = math.ceil(prompt / problem.engine.flow(problem.start(knobs)).step_tokens)
+        tokens = math.ceil(prompt / chunks)
+        return Batch(tokens, tokens * (prompt + 1) / 2, sampled=1), chunks
+
+    def _works(self, knobs: Mapping[str, Knob]) -> tuple[Work, ...]:
+        """What the stages are balanced for: the batches of all loads, or of each alone where the worst counts.
+
+        Loads of a mix are brought to one length first, as a weight says how much of the time a load has, however many
+        requests it is written with. Where the worst counts, all are brought to as many output tokens as that one has
+        which makes the fewest a second.
+        """
+        problem = self._problem
+        flow, mix, parts = problem.engine.flow(problem.start(knobs)), problem.mix, problem.parts
+        works = [typical_batches(part.rank_requests, part.rank_concurrency, flow) for part in parts]
+        if len(works) == 1:
+            return tuple(works)
+        seconds = [self._times.fluid_bound_s(work) for work in works]
+        if mix.over is Over.WORST:
+            tokens = [sum(request.output_tokens for request in part.rank_requests) for part in parts]
+            _, fewest = max(zip((s / own for s, own in zip(seconds, tokens, strict=True)), tokens, strict=True))
+            return tuple(_times(work, fewest / own) for work, own in zip(works, tokens, strict=True))
+        counts = [share * sum(seconds) / own for share, own in zip(mix.shares, seconds, strict=True)]
+        return (sum((_times(work, count) for work, count in zip(works, counts, strict=True)), ()),)
+
+    def _room(self, knobs: Mapping[str, Knob]) -> tuple[Floats, Windows]:
+        """KV blocks of every window, and which windows are legal and hold enough of them."""
+        problem = self._problem
+        deployment = problem.start(knobs)
+        blocks = problem.engine.kv_blocks(deployment, problem.kv_bytes_tensor(knobs))
+        return blocks, self._windows & (blocks >= problem.engine.fewest_kv_blocks(deployment))
+
+    def _solve(self, knobs: Mapping[str, Knob]) -> tuple[Solution, ...]:
+        blocks, allowed = self._room(knobs)
+        return pareto_front(np.where(allowed, self.stage_times(knobs), np.inf), blocks)
+
+
+def _times(work: Work, factor: float) -> tuple[tuple[Batch, float], ...]:
+    return tuple((batch, factor * count) for batch, count in work)

@@ -1,0 +1,93 @@
+"""The loads a deployment is judged under, and how its figures under each become one figure.
+
+Decision: whatever plans, runs or launches is written for one load and done once a load; only here are the parts put
+together again. Weights are shares of time. A deployment that spends two thirds of its time under one load and one
+third under another makes, averaged over its time, the weighted arithmetic mean of the two throughputs, and what it is
+paid for follows from that mean. Latencies are averaged alike: a percentile of a mix is the weighted mean of the parts'
+percentiles, what is to be expected at a moment drawn by chance, and not that of all requests thrown together, in which
+a load of few requests would vanish. `worst` takes each figure from the part where it is worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from partitune.simulation.request import Request
+from partitune.spec.objectives import METRICS, Direction
+
+#: Between the name of a part and that of a metric, where the figures of one part stand beside those of the mix.
+_OF_PART = "/"
+
+
+class Over(StrEnum):
+    """What the parts of a mix come to."""
+
+    MEAN = "mean"
+    WORST = "worst"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load: requests, and how they come."""
+
+    requests: tuple[Request, ...]
+    concurrency: int | None  # closed load; None: requests come at their arrival times
+    name: str = ""  # in a mix
+    weight: float = 1.0
+
+    def of_rank(self, ranks: int) -> Load:
+        """What the first of so many data ranks gets, which has as much as any: requests are dealt out in turn."""
+        outstanding = None if self.concurrency is None else -(-self.concurrency // ranks)
+        return Load(self.requests[::ranks], outstanding, self.name, self.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """One load, or several that are judged together."""
+
+    loads: tuple[Load, ...]
+    over: Over = Over.MEAN
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Weights that sum to 1; equal ones where the worst counts."""
+        total = sum(load.weight for load in self.loads)
+        return tuple(load.weight / total for load in self.loads)
+
+    def combined(self, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """One figure a metric from those of every load, in the order of `loads`.
+
+        A part that has no such figure (time per output token where every request makes one token) does not count.
+        Figures that are neither good nor bad, such as the number of batches, are averaged under `worst` too.
+        """
+        if len(found) == 1:
+            return dict(found[0])
+        names = dict.fromkeys(name for figures in found for name in figures)
+        return {name: self.figure(name, [figures.get(name) for figures in found]) for name in names}
+
+    def figure(self, name: str, figures: Sequence[float | None]) -> float:
+        """The one figure of metric `name`, of which at least one load has one."""
+        had = [(value, share) for value, share in zip(figures, self.shares, strict=True) if value is not None]
+        if self.over is Over.WORST and name in METRICS:
+            values = [value for value, _ in had]
+            return min(values) if METRICS[name] is Direction.MAXIMIZE else max(values)
+        return sum(value * share for value, share in had) / sum(share for _, share in had)
+
+    def by_part(self, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The figures of every part under `part/metric`; none where there is one load."""
+        if len(found) == 1:
+            return {}
+        pairs = zip(self.loads, found, strict=True)
+        return {f"{load.name}{_OF_PART}{name}": value for load, one in pairs for name, value in one.items()}
+
+
+def taken_apart(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """The figures of the whole, and by part what `by_part` wrote among them; no parts for one load."""
+    whole: dict[str, float] = {}
+    parts: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        part, of_part, metric = name.partition(_OF_PART)
+        (parts.setdefault(part, {}) if of_part else whole)[metric or name] = value
+    return whole, parts

@@ -1,0 +1,234 @@
+"""What may vary, as parameters of a sampler, and how parameters become a candidate and back.
+
+Decision: parameters are the engine flags that vary plus one name, the plan. With `partition: {search: free}` the plan
+is replaced by one weight per stage, repaired to the layer count by largest remainder: symmetric, every vector legal
+in count and sum, and honest as the baseline it is (an exact plan beats it at equal budget). Where layouts vary, the
+layout is one more name, and a plan is solved for the layout it comes with: how long the vector is follows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from partitune.candidate import Candidate, Knob
+from partitune.engines.engine import FLAG_RULES, SIZE_RULES
+from partitune.errors import InfeasibleSpace, SpecError
+from partitune.planning.candidate_layouts import searched
+from partitune.planning.legality import Bounds, stage_bounds
+from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Planner
+from partitune.planning.problem import LAYOUT, Problem
+from partitune.planning.throughput import fastest_first, predicted_output_tok_s
+from partitune.spec.knobs import RealRange, WholeRange, knob_allows
+from partitune.spec.search_space import SearchSpace
+
+PLAN = "plan"
+#: Settings of the flags, the fastest in closed form, whose plans are compared before anything runs.
+_PLANNED = 5
+FREE_PLAN = "free"
+Domain = tuple[Knob, ...] | WholeRange | RealRange
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A candidate, why it is tried (`default`, `exact`, `seed`, `sampler`) and the plan that gave its partition."""
+
+    candidate: Candidate
+    origin: str
+    plan: str
+
+    @property
+    def label(self) -> str:
+        """`origin:plan`, as stored with the trial."""
+        return f"{self.origin}:{self.plan}"
+
+
+class Space:
+    """The varying part of a search space over one problem."""
+
+    def __init__(self, problem: Problem, spec: SearchSpace) -> None:
+        """Raises SpecError (with the file's line) for seeds, bounds or knobs the model or the engine does not admit."""
+        self.problem = problem
+        self._knobs: dict[str, Domain] = {**spec.knobs.flags, **spec.knobs.env}
+        self._free = spec.knobs.partition.search == "free"
+        self._fewest, self._most = spec.knobs.partition.min_layers, spec.knobs.partition.max_layers
+        self._bounds = _bounds(problem, spec)
+        seeds = tuple(_seed(problem, spec, index) for index in range(len(spec.seeds)))
+        self._seeds = tuple((seed, {**one.knobs, **one.env}) for seed, one in zip(seeds, spec.seeds, strict=True))
+        self.planner = Planner(problem, self._bounds, seeds)
+        _check_sizes(problem, spec)
+        _check_flags(problem, spec)
+        self._layouts = _layouts(problem, spec, self.starting_knobs)
+        self._planners = {problem.layout.name: self.planner}
+
+    @property
+    def parameters(self) -> Mapping[str, Domain]:
+        """Name and domain of everything the sampler proposes."""
+        if self._free:
+            weights = {
+                f"layers_{stage}": WholeRange(low=low, high=high) for stage, (low, high) in enumerate(self._bounds)
+            }
+            return {**self._knobs, **weights}
+        layout = {LAYOUT: self._layouts} if len(self._layouts) > 1 else {}
+        return {**self._knobs, **layout, PLAN: self.planner.names}
+
+    @property
+    def starting_knobs(self) -> Mapping[str, Knob]:
+        """Every knob at the value the engine would start with: the baseline's, else the engine's own default."""
+        problem = self.problem
+        default = problem.engine.default_knobs(problem.start({}))
+        asynchronous = {"async_scheduling": problem.engine.is_asynchronous(problem.start({}))}
+        known = {**default, **asynchronous, **problem.baseline}
+        return {name: known[name] for name in self._knobs if name in known}
+
+    def first_proposals(self) -> Iterator[Proposal]:
+        """The engine's default, the believed optimum (if anything fits), the seeds: all with the starting knobs.
+
+        Last what closed form believes to be the fastest flags.
+        """
+        start = self._on(self.problem.layout.name, self.starting_knobs)
+        yield Proposal(Candidate(self.problem.default_partition, start), "default", DEFAULT_PLAN)
+        for index, layout in enumerate(self._layouts):
+            knobs = self._on(layout, start)
+            with suppress(InfeasibleSpace):
+                partition = self.planner_on(layout).partition(EXACT_PLAN, knobs)
+                yield Proposal(Candidate(partition, knobs), "exact", EXACT_PLAN)
+            if index == 0:
+                yield from self._seed_proposals(start)
+        if not self._free:
+            yield from self._predicted_proposal(start)
+
+    def _predicted_proposal(self, start: Mapping[str, Knob]) -> Iterator[Proposal]:
+        """Flags and plan that closed form finds fastest on the first layout, if anything fits there."""
+        found = []
+        for knobs in fastest_first(self.problem, self._knobs, start)[:_PLANNED]:
+            with suppress(InfeasibleSpace):
+                for plan in FRONT_PLANS:
+                    proposal = Proposal(Candidate(self.planner.partition(plan, knobs), knobs), "predicted", plan)
+                    found.append((predicted_output_tok_s(self.problem, proposal.candidate.partition, knobs), proposal))
+        if found:
+            yield max(found, key=lambda one: one[0])[1]
+
+    def _seed_proposals(self, start: Mapping[str, Knob]) -> Iterator[Proposal]:
+        for index, (partition, knobs) in enumerate(self._seeds, start=1):
+            yield Proposal(Candidate(partition, {**start, **knobs}), "seed", f"seed-{index}")
+
+    def _on(self, layout: str, knobs: Mapping[str, Knob]) -> Mapping[str, Knob]:
+        """`knobs` with the name of the layout, where that varies."""
+        return {**knobs, LAYOUT: layout} if len(self._layouts) > 1 else knobs
+
+    def planner_on(self, layout: str) -> Planner:
+        """The planner of one layout, by name. Raises SpecError."""
+        if layout not in self._planners:
+            problem = self.problem.on(layout)
+            bounds = stage_bounds(problem.stages, problem.layers, fewest=self._fewest, most=self._most)
+            self._planners[layout] = Planner(problem, bounds, ())
+        return self._planners[layout]
+
+    def decode(self, params: Mapping[str, Knob]) -> Proposal:
+        """The candidate of sampled parameters; a parameter that cannot vary takes its only or starting value.
+
+        Raises:
+            InfeasibleSpace: no partition fits these flags.
+        """
+        knobs: dict[str, Knob] = dict(self.starting_knobs)
+        for name, domain in self._knobs.items():
+            if name in params:
+                knobs[name] = params[name]
+            elif name not in knobs:
+                knobs[name] = domain[0] if isinstance(domain, tuple) else domain.low
+        if self._free:
+            weights = [int(params.get(f"layers_{stage}", low)) for stage, (low, _) in enumerate(self._bounds)]
+            return Proposal(
+                Candidate(repaired(weights, self._bounds, self.problem.layers), knobs), "sampler", FREE_PLAN
+            )
+        plan, layout = str(params[PLAN]), str(params.get(LAYOUT, self.problem.layout.name))
+        planner = self.planner_on(layout)
+        if plan not in planner.names:
+            raise InfeasibleSpace(f"{plan} is a partition for another layout than {layout}")
+        knobs = dict(self._on(layout, knobs))
+        return Proposal(Candidate(planner.partition(plan, knobs), knobs), "sampler", plan)
+
+    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob] | None:
+        """The parameters that decode to `candidate`; None when the space cannot propose it."""
+        knobs = candidate.knobs
+        if any(name not in knobs or not knob_allows(domain, knobs[name]) for name, domain in self._knobs.items()):
+            return None
+        if self._free:
+            inside = all(low <= n <= high for n, (low, high) in zip(candidate.partition, self._bounds, strict=True))
+            layers = {f"layers_{stage}": layers for stage, layers in enumerate(candidate.partition)}
+            return {**knobs, **layers} if inside else None
+        if LAYOUT in self.parameters and knobs.get(LAYOUT) not in self._layouts:
+            return None
+        return {**knobs, PLAN: plan} if plan in self.planner.names else None
+
+
+def _layouts(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> tuple[str, ...]:
+    partition = spec.knobs.partition
+    if spec.parallel.layouts is not None and (partition.search == "free" or partition.pinned):
+        key = "search" if partition.search == "free" else "pinned"
+        text = "found where layouts vary, and with them the stages; allowed: to leave it out, or parallel.layouts"
+        raise spec.refuse("knobs", "partition", key, text=text)
+    return searched(problem, spec, knobs)
+
+
+def repaired(weights: list[int], bounds: Bounds, layers: int) -> tuple[int, ...]:
+    """Layers per stage in proportion to `weights`, within `bounds`, summing to `layers` (largest remainder)."""
+    shares = [weight * layers / sum(weights) for weight in weights]
+    counts = [min(max(math.floor(share), low), high) for share, (low, high) in zip(shares, bounds, strict=True)]
+    while (missing := layers - sum(counts)) != 0:
+        step = 1 if missing > 0 else -1
+        room = [s for s, (low, high) in enumerate(bounds) if low <= counts[s] + step <= high]
+        stage = max(room, key=lambda s: step * (shares[s] - counts[s]))
+        counts[stage] += step
+    return tuple(counts)
+
+
+def _bounds(problem: Problem, spec: SearchSpace) -> Bounds:
+    knob = spec.knobs.partition
+    try:
+        return stage_bounds(
+            problem.stages, problem.layers, fewest=knob.min_layers, most=knob.max_layers, pinned=knob.pinned
+        )
+    except SpecError as error:
+        raise spec.refuse("knobs", "partition", text=str(error)) from error
+
+
+def _seed(problem: Problem, spec: SearchSpace, index: int) -> tuple[int, ...]:
+    partition = spec.seeds[index].partition
+    wanted = f"{problem.stages} stages that sum to {problem.layers} layers"
+    if len(partition) != problem.stages:
+        text = f"found {len(partition)} stages; allowed: {wanted}"
+    elif sum(partition) != problem.layers:
+        off = sum(partition) - problem.layers
+        text = f"found a sum of {sum(partition)}, {abs(off)} too {'many' if off > 0 else 'few'}; allowed: {wanted}"
+    else:
+        return partition
+    raise spec.refuse("seeds", index, text=text)
+
+
+def _check_sizes(problem: Problem, spec: SearchSpace) -> None:
+    """What no candidate could ever get round."""
+    broken = [one for one in problem.engine.check(problem.start({})) if one.rule in SIZE_RULES]
+    if broken:
+        raise spec.refuse("parallel", text="; ".join(f"{one.message} [{one.source}]" for one in broken))
+
+
+def _check_flags(problem: Problem, spec: SearchSpace) -> None:
+    """Every flag of the file and every value it may take, asked of the engine once, before anything runs."""
+    for name, value in spec.engine.flags.items():
+        _refuse_flag(problem, spec, {name: value}, ("engine", "flags", name))
+    for name, domain in spec.knobs.flags.items():
+        values = domain if isinstance(domain, tuple) else (domain.low, domain.high)
+        for value in values:
+            _refuse_flag(problem, spec, {name: value}, ("knobs", name))
+
+
+def _refuse_flag(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob], path: tuple[str, ...]) -> None:
+    broken = problem.engine.check(problem.start(knobs))
+    name = path[-1]
+    for one in broken:
+        if one.rule in FLAG_RULES and one.message.startswith(f"{name}:"):
+            raise spec.refuse(*path, text=f"{one.message.removeprefix(f'{name}: ')} [{one.source}]")

@@ -1,1 +1,0 @@
-"""The engine in virtual time: its scheduler, its pipeline and its clients, one module each."""

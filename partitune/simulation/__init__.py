@@ -1,0 +1,1 @@
+"""What no engine owns of a run in virtual time: requests, clients, figures, timelines."""

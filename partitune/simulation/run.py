@@ -1,0 +1,79 @@
+"""What a simulated run leaves behind.
+
+Decision: everything the per-stage table, the metrics and the comparison with a recording need, and nothing that has to
+be recomputed per step; the step list is optional because it outweighs all the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitune.costs.cost_model import Batch
+from partitune.simulation.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One scheduler step. An empty step (no tokens) starts nowhere and ends when it is dispatched."""
+
+    dispatch_s: float
+    start_s: float | None  # on stage 0
+    end_s: float  # on the last stage
+    tokens: Mapping[str, int]  # request id -> tokens
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """What the client of one request sees, in seconds since the run began."""
+
+    id: str
+    prompt_tokens: int
+    output_tokens: int
+    sent_s: float  # after waiting for a free slot of the closed loop
+    first_token_s: float
+    finish_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One simulated run."""
+
+    requests: tuple[RequestTimes, ...]  # in the order given
+    inter_token_s: NDArray[np.float64]  # every gap between two tokens of one request, unordered
+    makespan_s: float  # until the last stage ends its last batch
+    compute_s: tuple[float, ...]  # per stage
+    transfer_s: tuple[float, ...]  # per stage, receiving and sending
+    batches: int  # non-empty steps
+    empty_steps: int
+    decode_steps: int  # steps with at least one decode row
+    decode_tokens: int  # decode rows over all steps
+    batch_tokens: int  # tokens over all steps
+    preemptions: int
+    in_pipeline_s: float  # sum over batches of start on stage 0 to end on the last stage
+    steps: tuple[Step, ...] = ()  # only when asked for
+    prefix_cache_queries: int = 0  # prompt tokens looked up, of requests admitted for the first time
+    prefix_cache_hits: int = 0  # those of them that were cached
+    timeline: Timeline | None = None  # only when asked for
+    work: tuple[tuple[Batch, int], ...] = ()  # different batches, and how often each ran
+
+    @property
+    def wait_s(self) -> tuple[float, ...]:
+        """Per stage: neither computing nor handing over."""
+        return tuple(
+            self.makespan_s - compute - transfer
+            for compute, transfer in zip(self.compute_s, self.transfer_s, strict=True)
+        )
+
+    @property
+    def duration_s(self) -> float:
+        """Until the last token reached its client."""
+        return max((request.finish_s for request in self.requests), default=0.0)
+
+    @property
+    def mean_in_flight_batches(self) -> float:
+        """Batches between stage 0 and the last stage, on average over the run; at most the number of stages."""
+        return self.in_pipeline_s / self.makespan_s if self.makespan_s else 0.0

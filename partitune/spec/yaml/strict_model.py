@@ -1,0 +1,179 @@
+"""The base of every model of a YAML file: strict, frozen, and able to say all that is wrong at once.
+
+Decision: pydantic finds the faults, we word them. A field's `description` states what is allowed, so one sentence
+serves the JSON Schema and every message about that field (wrong type, out of range, missing). While reading, each model
+is noted beside the mapping it came from: that tells which keys are allowed where an unknown one stands, and lets checks
+across sections run on the sections that are sound although others are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic.fields import FieldInfo
+from pydantic.functional_validators import ModelWrapValidatorHandler
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from partitune.errors import did_you_mean
+from partitune.spec.yaml.faults import Fault, KeyPath, describe
+from partitune.spec.yaml.yaml_source import Document, Plain
+
+
+def whole(low: int, high: int, meaning: str) -> FieldInfo:
+    """Annotation of a whole number within [low, high]."""
+    return _field(f"a whole number from {low} to {high} ({meaning})", ge=low, le=high)
+
+
+def number(low: float, high: float, meaning: str, *, above: bool = False, below: bool = False) -> FieldInfo:
+    """Annotation of a finite number within [low, high]; `above` and `below` exclude that end."""
+    left, right = ("more than " if above else ""), ("less than " if below else "")
+    ends: dict[str, float] = {"gt" if above else "ge": low, "lt" if below else "le": high}
+    span = (
+        f"from {low:g} to {high:g}"
+        if not (left or right)
+        else f"{left or 'at least '}{low:g} and {right or 'at most '}{high:g}"
+    )
+    return _field(f"a number {span} ({meaning})", allow_inf_nan=False, **ends)
+
+
+def allowed(
+    meaning: str, *, pattern: str | None = None, max_length: int | None = None, min_length: int | None = None
+) -> FieldInfo:
+    """Annotation of anything else: `meaning` completes the sentence `allowed: …`."""
+    return _field(meaning, pattern=pattern, max_length=max_length, min_length=min_length)
+
+
+def _field(description: str, **limits: Any) -> FieldInfo:
+    made: FieldInfo = Field(description=description, **limits)
+    return made
+
+
+@dataclass(slots=True)
+class Reading:
+    """One file being validated: which model read which mapping, by identity (the document outlives the reading)."""
+
+    document: Document
+    classes: dict[int, type[StrictModel]] = field(default_factory=dict)
+    made: dict[int, StrictModel] = field(default_factory=dict)
+
+    def sound(self, *path: str | int) -> StrictModel | None:
+        """The valid model that was read from the mapping at `path`, None when there is none."""
+        at: Plain = self.document.value
+        for part in path:
+            found = _step(at, part)
+            if found is None:
+                return None
+            at = found[1]
+        return self.made.get(id(at))
+
+    def faults_of(self, error: ValidationError) -> list[Fault]:
+        """Pydantic's errors in our words, one a key: each member of a union that does not fit has its own."""
+        first: dict[KeyPath, Fault] = {}
+        for detail in error.errors(include_url=False):
+            for fault in self._faults(detail):
+                first.setdefault(fault.path, fault)
+        return list(first.values())
+
+    def _faults(self, detail: ErrorDetails) -> Iterator[Fault]:
+        at: Plain = self.document.value
+        path: KeyPath = ()
+        model: type[StrictModel] | None = None
+        key = ""  # of `model`, on the way to the fault
+        for depth, part in enumerate(detail["loc"], start=1):
+            if id(at) in self.classes:
+                model, key = self.classes[id(at)], str(part)
+            if (found := _step(at, part)) is not None:
+                path, at = (*path, found[0]), found[1]
+            elif detail["type"] == "missing" and depth == len(detail["loc"]):
+                path = (*path, part)
+            # what is left is pydantic's own: the tag of a union's member, or [key]
+        context = detail.get("ctx", {})
+        match detail["type"]:
+            case "faults":
+                yield from (Fault((*path, *fault.path), fault.text) for fault in context["faults"])
+            case "refused":
+                yield Fault(path, detail["msg"])
+            case "extra_forbidden" | "invalid_key":
+                keys = list(model.model_fields) if model else []
+                yield Fault(path, f"unknown key{did_you_mean(key, keys)}; allowed: {', '.join(keys)}")
+            case "too_short" if at:
+                pass  # pydantic counts only the sound items; the others have their own fault
+            case "missing":
+                yield Fault(path, f"missing; allowed: {_description(model, key)}")
+            case "union_tag_invalid" if isinstance(at, dict):
+                kinds = context["expected_tags"].replace("'", "")
+                hint = did_you_mean(str(at["kind"]), kinds.split(", "))
+                yield Fault((*path, "kind"), f"found {describe(at['kind'])}{hint}; allowed: {kinds}")
+            case "union_tag_not_found" if isinstance(at, dict):
+                yield Fault((*path, "kind"), f"missing; allowed: {_description(model, key)}")
+            case kind:
+                inner = self.classes.get(id(at)) if isinstance(at, dict) else None
+                what = _description(model, key) if inner is None else f"a mapping with {', '.join(inner.model_fields)}"
+                yield Fault(path, f"found {describe(at)}{_hint(kind, at)}; allowed: {what or detail['msg']}")
+
+
+def _step(at: Plain, part: str | int) -> tuple[str | int, Plain] | None:
+    """The key as written and the value one step down, None where the document has no such step."""
+    if isinstance(at, dict):
+        written = next((key for key in at if str(key) == str(part)), None)
+        return None if written is None else (written, at[written])
+    if isinstance(at, list) and isinstance(part, int) and 0 <= part < len(at):
+        return part, at[part]
+    return None
+
+
+def _description(model: type[StrictModel] | None, key: str) -> str | None:
+    if model is None:
+        return None
+    known = model.model_fields.get(key)
+    return model.other_keys if known is None else known.description
+
+
+def _hint(error: str, value: Plain) -> str:
+    """How to turn what was written into what was probably meant."""
+    if isinstance(value, str) and error in {"int_type", "float_type", "bool_type"} and value.strip():
+        return " (remove the quotes)" if value.strip().lstrip("+-").replace(".", "", 1).isdecimal() else ""
+    if isinstance(value, int | float) and not isinstance(value, bool) and error == "string_type":
+        return f' (write it in quotes: "{value}")'
+    if isinstance(value, float) and error == "int_type" and value.is_integer() and abs(value) < 1e15:
+        return f" (write {int(value)})"
+    return ""
+
+
+class StrictModel(BaseModel):
+    """No unknown keys, no conversions (`"16"` is not 16), no changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    #: What is allowed under keys that are not fields, for models that take such keys.
+    other_keys: ClassVar[str | None] = None
+
+    @classmethod
+    def long_form(cls, value: Any) -> Any:
+        """The mapping that a shorter way of writing this model stands for; `value` itself where there is none."""
+        return value
+
+    def faults(self) -> Iterable[Fault]:
+        """What is wrong although every field is right by itself; paths start at this model."""
+        return ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _note(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        reading = info.context if isinstance(info.context, Reading) and isinstance(value, dict) else None
+        if reading is not None:
+            reading.classes[id(value)] = cls
+        made = handler(cls.long_form(value))
+        if faults := tuple(made.faults()):
+            raise PydanticCustomError("faults", "inconsistent", {"faults": faults})
+        if reading is not None:
+            reading.made[id(value)] = made
+        return made
+
+
+def refused(text: str) -> PydanticCustomError:
+    """An error of a field validator whose message is already `found …; allowed: …`."""
+    return PydanticCustomError("refused", "{text}", {"text": text})

@@ -1,0 +1,58 @@
+"""Throw away what nobody needs: logs of studies that are gone, old logs, free pages of the database.
+
+Decision: results are never among it; a study goes only when its name is given. What would be done is worked out first
+and then done, so `--dry-run` cannot differ. Only files that look like logs, and lie in the folder of logs, are touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from partitune.execution.processes.trial_files import DAY_S
+from partitune.store import Store
+from partitune.store.trial_log import log_file, log_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Rubbish:
+    """What can go, each log with the reason."""
+
+    logs: tuple[tuple[Path, str], ...]
+    studies: tuple[str, ...]
+    bytes: int
+
+
+def find_rubbish(store: Store, database: str, older_than_days: float, studies: Collection[str] = ()) -> Rubbish:
+    """What can go: logs of no study or of one in `studies`, logs not written to for that long, and `studies`.
+
+    Raises:
+        StoreError: no such study.
+    """
+    doomed = tuple(store.study(name).name for name in dict.fromkeys(studies))
+    kept = {log_file(database, study.name) for study in store.studies() if study.name not in doomed}
+    folder, found, size = log_folder(database), [], 0
+    files = [] if folder is None or folder.is_symlink() or not folder.is_dir() else sorted(folder.iterdir())
+    for file in files:
+        if file.is_symlink() or not file.is_file() or not file.name.endswith((".jsonl", ".jsonl.1")):
+            continue
+        days = (time.time() - file.stat().st_mtime) / DAY_S
+        if file.with_name(file.name.removesuffix(".1")) not in kept:
+            found.append((file, "of no study"))
+        elif days > older_than_days:
+            found.append((file, f"{days:.0f} days old"))
+        else:
+            continue
+        size += file.stat().st_size
+    return Rubbish(tuple(found), doomed, size)
+
+
+def throw_away(store: Store, rubbish: Rubbish) -> None:
+    """Do it, and give the freed pages of the database back to the disk. Raises StoreError."""
+    for name in rubbish.studies:
+        store.delete_study(name)
+    for file, _ in rubbish.logs:
+        file.unlink(missing_ok=True)
+    store.compact()

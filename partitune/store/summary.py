@@ -1,0 +1,291 @@
+"""What a study found, as plain values: the same for the terminal, for `--json` and for the export.
+
+Decision: one function reads the stored trials and answers everything (counts, the default, the best, the front, the
+verdict), so that no two commands can disagree on which trial wins.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from partitune.analysis.comparison import (
+    INDIFFERENCE_ZONE,
+    NO_DIFFERENCE,
+    Choice,
+    Comparison,
+    choose,
+    compare,
+    nearest_miss,
+)
+from partitune.analysis.fidelity import Fidelity, fidelity
+from partitune.analysis.final import NO_FINAL, Final, Rules, line_up, measured_value
+from partitune.analysis.hypervolume import hypervolume, reference_point
+from partitune.analysis.judgement import Judgement, judge
+from partitune.analysis.limits import Distance, PartDistances
+from partitune.analysis.pareto import front, knee
+from partitune.candidate import Objective, Outcome, Result
+from partitune.errors import SpecError
+from partitune.partition import format_partition
+from partitune.store import Store, TrialRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A study's trials with the answers drawn from them."""
+
+    study: str
+    database: str
+    objectives: tuple[Objective, ...]
+    trials: tuple[TrialRecord, ...]  # those named below with their stages, the others without
+    default: TrialRecord | None  # the engine's own split with its own flags, whatever became of it
+    best: TrialRecord | None  # the trial to deploy; the default where nothing beats it
+    why: str
+    comparison: Comparison | None  # of the best with the default
+    pareto: tuple[TrialRecord, ...]
+    set_aside: tuple[int, ...]  # numbers of trials measured under an earlier spec: they do not compete
+    zone: float = INDIFFERENCE_ZONE
+    final: Judgement | None = None  # None: there was none, and none is due
+    fidelity: Fidelity | None = None  # of the simulator; None: nothing was screened
+    distance: Distance | PartDistances | None = None  # of the best to the limit, simulated; None: not asked
+
+    @property
+    def best_is_default(self) -> bool:
+        """True when the engine's default is the deployment to keep."""
+        return self.best is not None and self.best is self.default
+
+    @property
+    def verdict(self) -> str:
+        """The fixed words on the best against the default, or on the last finalist; empty without a best."""
+        if self.comparison is not None:
+            return self.comparison.text
+        return NO_DIFFERENCE if self.best_is_default else ""
+
+    @property
+    def nearest_miss(self) -> TrialRecord | None:
+        """Where no trial kept the limits: the one that missed them by the least."""
+        results = [trial.result for trial in self.trials]
+        index = None if any(one.outcome is Outcome.OK for one in results) else nearest_miss(results)
+        return None if index is None else self.trials[index]
+
+    def notes(self) -> list[str]:
+        """What the verdict rests on, in sentences."""
+        found = [] if self.final is None else self.final.lines(self.zone)
+        if (miss := self.nearest_miss) is not None:
+            found.append(f"nearest miss: trial {miss.number}, {miss.result.reason}")
+        return found if self.fidelity is None else [*found, self.fidelity.text]
+
+    def counts(self) -> dict[str, int]:
+        """Trials by outcome, every outcome named."""
+        found = [trial.result.outcome for trial in self.trials]
+        return {outcome.value: found.count(outcome) for outcome in Outcome}
+
+    def knee(self) -> TrialRecord | None:
+        """The trial of the front nearest to the best of all objectives at once; None without a front."""
+        index = knee([trial.result for trial in self.trials], self.objectives)
+        return None if index is None else self.trials[index]
+
+    def volume(self) -> float | None:
+        """Hypervolume of the front over its reference point; None without a front."""
+        results = [trial.result for trial in self.trials]
+        reference = reference_point(results, self.objectives)
+        return None if reference is None else hypervolume(results, self.objectives, reference)
+
+    def trial(self, number: int) -> TrialRecord:
+        """One trial by number. Raises SpecError."""
+        for trial in self.trials:
+            if trial.number == number:
+                return trial
+        if number in self.set_aside:
+            raise SpecError(
+                f"--trial {number}: was measured under an earlier spec of study {self.study} and is set aside; "
+                f"partitune show {self.study} --trial {number} shows it"
+            )
+        last = self.trials[-1].number if self.trials else None
+        have = "it has none yet" if last is None else f"it has 0 to {last}"
+        raise SpecError(f"--trial {number}: study {self.study} in {self.database} has no such trial; {have}")
+
+    def pareto_json(self) -> dict[str, Any]:
+        """The front, its hypervolume, and what did not compete, with reasons."""
+        others = [trial for trial in self.trials if trial.result.outcome is not Outcome.OK]
+        return {
+            "study": self.study,
+            "objectives": [{"metric": one.metric, "direction": one.direction} for one in self.objectives],
+            "pareto": [trial_json(trial) for trial in self.pareto],
+            "knee": None if (middle := self.knee()) is None else middle.number,
+            "hypervolume": self.volume(),
+            "not_ok": [trial_json(trial) for trial in others],
+            "set_aside": len(self.set_aside),
+        }
+
+    def to_csv(self) -> str:
+        """Every trial, one a row; the front is marked."""
+        on_front = {trial.number for trial in self.pareto}
+        knobs = sorted({name for trial in self.trials for name in trial.result.candidate.knobs})
+        measured = [trial.result.measurement for trial in self.trials if trial.result.measurement is not None]
+        metrics = sorted({name for one in measured for name in one.metrics})
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["trial", "on_front", "origin", "outcome", "reason", "partition", *knobs, *metrics])
+        for trial in self.trials:
+            result = trial.result
+            chosen = [result.candidate.knobs.get(name, "") for name in knobs]
+            figures = ["" if (value := result.metric(name)) is None else value for name in metrics]
+            partition = format_partition(result.candidate.partition)
+            front_mark = int(trial.number in on_front)
+            start = [trial.number, front_mark, trial.origin, result.outcome.value, result.reason, partition]
+            rows.writerow([_harmless(cell) for cell in (*start, *chosen, *figures)])
+        return text.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `search --json` ends with. Keys may be added, never changed."""
+        return {
+            "study": self.study,
+            "db": self.database,
+            "trials": self.counts(),
+            "set_aside": len(self.set_aside),
+            "default": None if self.default is None else trial_json(self.default),
+            "best": None if self.best is None else trial_json(self.best),
+            "pareto": [trial_json(trial) for trial in self.pareto],
+            "why": self.why,
+            "distance": None if self.distance is None else self.distance.to_json(),
+            "verdict": self.verdict,
+            "final": None if self.final is None else self.final.to_json(self.zone),
+            "fidelity": None if self.fidelity is None else asdict(self.fidelity),
+            "nearest_miss": None if (miss := self.nearest_miss) is None else trial_json(miss),
+        }
+
+
+def summarise(store: Store, study: str, objectives: Sequence[Objective], rules: Rules = NO_FINAL) -> Summary:
+    """Read a study and draw its conclusions; where a final was run, it alone decides."""
+    trials = store.trials(study, stages=False)
+    results = [trial.result for trial in trials]
+    default = next((i for i, trial in enumerate(trials) if trial.is_default), None)
+    choice = choose(results, objectives, default, rules.zone)
+    played = final_of(trials, objectives[0], rules)
+    runs = {} if played is None else {one.run: one.result for one in store.repeats(study)}
+    final = None if played is None else judge(played, runs, objectives, rules.zone)
+    if final is not None and final.over:
+        place = {trial.number: index for index, trial in enumerate(trials)}
+        choice = None if final.chosen is None else Choice(place[final.chosen], final.why)
+    on_front = front(results, objectives)
+    for index in {*on_front, *([] if default is None else [default]), *([] if choice is None else [choice.index])}:
+        trials[index] = store.trial(study, trials[index].number)
+    best = None if choice is None else trials[choice.index]
+    base = None if default is None else trials[default]
+    if final is not None and final.comparison is not None:
+        comparison: Comparison | None = final.comparison
+    elif best is None or best is base:
+        comparison = None
+    else:
+        comparison = compare(None if base is None else base.result, best.result, objectives, rules.zone)
+    why = "no trial can be deployed: every one failed or missed a limit" if choice is None else choice.why
+    return Summary(
+        study=study,
+        database=store.label,
+        objectives=tuple(objectives),
+        trials=tuple(trials),
+        default=base,
+        best=best,
+        why=final.why if final is not None and final.over else why,
+        comparison=comparison,
+        pareto=tuple(trials[index] for index in on_front),
+        set_aside=store.set_aside(study),
+        zone=rules.zone,
+        final=final,
+        fidelity=_fidelity(store, study, results, objectives[0]),
+    )
+
+
+def final_of(trials: Sequence[TrialRecord], objective: Objective, rules: Rules) -> Final | None:
+    """The final of a study with these trials; None where there is nothing to find out."""
+    default = next((trial.number for trial in trials if trial.is_default), None)
+    return line_up({trial.number: trial.result for trial in trials}, objective, default, rules)
+
+
+def _fidelity(store: Store, study: str, results: Sequence[Result], objective: Objective) -> Fidelity | None:
+    """How the simulator fared with the launched candidates."""
+    screened = {one.result.candidate.digest: one.result for one in store.screened(study)}
+    pairs = []
+    for result in results:
+        measured, simulated = measured_value(result, objective), screened.get(result.candidate.digest)
+        predicted = (
+            None if simulated is None or simulated.outcome is not Outcome.OK else simulated.metric(objective.metric)
+        )
+        if measured is not None and predicted is not None:
+            pairs.append((predicted, measured))
+    return fidelity(pairs) if screened else None
+
+
+def trial_json(trial: TrialRecord) -> dict[str, Any]:
+    """One candidate as the JSON contract has it."""
+    result = trial.result
+    measured = result.measurement
+    return {
+        "trial": trial.number,
+        **result.candidate.to_json(),
+        "metrics": {} if measured is None else dict(measured.metrics),
+        "outcome": result.outcome.value,
+        "reason": result.reason,
+        "origin": trial.origin,
+        "simulated": None if measured is None else measured.simulated,
+    }
+
+
+def trial_detail(trial: TrialRecord, set_aside: bool) -> dict[str, Any]:
+    """One trial with its stages, for `show --trial --json`."""
+    measured = trial.result.measurement
+    return {
+        **trial_json(trial),
+        "set_aside": set_aside,
+        "measurement": None if measured is None else measured.to_json(),
+    }
+
+
+def trial_to_export(summary: Summary, number: int | None) -> TrialRecord:
+    """The trial to deploy: the one asked for, else the best.
+
+    Raises:
+        SpecError: no such trial, one that did not end ok, or nothing to deploy.
+    """
+    if number is None:
+        if summary.best is None:
+            raise SpecError(f"study {summary.study}: nothing to export: {summary.why}")
+        return summary.best
+    trial = summary.trial(number)
+    if trial.result.outcome is not Outcome.OK:
+        raise SpecError(
+            f"--trial {number}: ended {trial.result.outcome} ({trial.result.reason}); allowed: a trial that ended ok"
+        )
+    return trial
+
+
+def remarks(summary: Summary, trial: TrialRecord) -> tuple[str, ...]:
+    """What a person who deploys `trial` must know: where it comes from and what its figures rest on."""
+    measured = trial.result.measurement
+    basis = "simulated, not measured" if measured is not None and measured.simulated else "measured"
+    lines = [f"study {summary.study}, trial {trial.number} ({trial.origin}), plan {trial.plan_digest}, {basis}"]
+    if trial is summary.default:
+        lines.append("this is the engine's default partition with its starting flags")
+    if summary.best_is_default:
+        lines.append(f"nothing beats the engine's default: {summary.verdict}")
+    elif trial is summary.best and summary.comparison is not None:
+        lines.append(f"against the engine's default: {summary.verdict}")
+    if summary.final is not None and not summary.final.over:
+        lines += summary.final.lines(summary.zone)
+    if summary.set_aside:
+        lines.append(set_aside_text(summary))
+    return tuple(lines)
+
+
+def set_aside_text(summary: Summary) -> str:
+    """What a person must know who misses trials."""
+    return f"{len(summary.set_aside)} trials measured under an earlier spec of the study are set aside"
+
+
+def _harmless(cell: object) -> object:
+    """A text that a spreadsheet would run as a formula, made text again."""
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@") else cell

@@ -1,0 +1,65 @@
+"""What a trial had to say beyond its result: one JSON line a trial, in `DATABASE.logs/STUDY.jsonl`.
+
+Decision: the database holds what is compared; a traceback or a server's last words are read once, by a person, and may
+be thrown away (`partitune gc`). So they lie beside it, in files of bounded size, and a log that cannot be written never
+ends a search. A database on a server has no folder beside it, and no logs.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from partitune.candidate import Result
+from partitune.partition import format_partition
+from partitune.store.location import locate
+
+#: A log that grows beyond this becomes the old one; the old one before it goes.
+LARGEST_FILE = 16 * 2**20
+#: Characters of one trial's detail that are kept: its end.
+LONGEST_DETAIL = 64 * 2**10
+
+
+def log_folder(database: str | Path) -> Path | None:
+    """The folder of a database's logs; None for a server. Raises StoreError for what is no database."""
+    path = locate(database).path
+    return None if path is None else path.with_name(path.name + ".logs")
+
+
+def log_file(database: str | Path, study: str) -> Path | None:
+    """The log of one study, whatever characters its name has."""
+    folder = log_folder(database)
+    # A folder holds names of 255 bytes.
+    return None if folder is None else folder / f"{quote(study, safe=' ')[:200]}.jsonl"
+
+
+class TrialLog:
+    """Appends to the log of one study."""
+
+    def __init__(self, database: str | Path, study: str) -> None:
+        self._file = log_file(database, study)
+
+    def write(self, number: int, label: str, result: Result) -> None:
+        """One line about a finished trial."""
+        if self._file is None:
+            return
+        line = {
+            "time": datetime.now(UTC).isoformat(),
+            "trial": number,
+            "origin": label,
+            "partition": format_partition(result.candidate.partition),
+            "knobs": dict(result.candidate.knobs),
+            "outcome": result.outcome.value,
+            "reason": result.reason,
+            "duration_s": result.duration_s,
+            **({"detail": result.detail[-LONGEST_DETAIL:]} if result.detail else {}),
+        }
+        with suppress(OSError):  # a full disk is the database's to report
+            self._file.parent.mkdir(exist_ok=True)
+            if self._file.exists() and self._file.stat().st_size > LARGEST_FILE:
+                self._file.replace(self._file.with_name(self._file.name + ".1"))
+            with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")

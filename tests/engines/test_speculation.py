@@ -1,0 +1,68 @@
+"""Whoever asks for speculative decoding is told that the simulator does not have it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from partitune.analysis.explanation import candidate_of, explain
+from partitune.cli import main
+from partitune.engines.sglang.flags import SGLANG_FLAGS
+from partitune.engines.speculation import speculation_note
+from partitune.engines.vllm.flags import VLLM_FLAGS
+from partitune.engines.vllm.rules import draft_method
+from partitune.planning.problem import pose
+from partitune.spec.search_space import load_search_space
+
+
+def test_every_flag_of_the_engines_that_asks_for_it_is_known() -> None:
+    # vLLM 0.32 engine/arg_utils.py: --speculative-config, --spec-method, --spec-model, --spec-tokens.
+    for name in ("speculative_config", "spec_method", "spec_model", "spec_tokens"):
+        assert name in VLLM_FLAGS
+        assert f"({name})" in speculation_note({name: "x", "max_num_seqs": 8})
+    assert "speculative_algorithm" in SGLANG_FLAGS
+    assert "(speculative_algorithm)" in speculation_note({"speculative_algorithm": "EAGLE"})
+    assert speculation_note({"max_num_seqs": 8}) == ""
+
+
+@pytest.mark.parametrize(
+    ("space", "flags", "counted"),
+    [
+        ("llama-70b-pp4", {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}, "none of it"),
+        ("llama-70b-pp4", {"spec_model": "some/drafter", "spec_tokens": 3}, "none of it"),
+        ("llama-70b-pp4", {"spec_method": "eagle3", "spec_model": "x"}, "the embedding that it reads"),
+        ("deepseek-v3-pp4-tp8", {"spec_method": "mtp"}, "its weights on the last stage, and not its KV"),
+        ("deepseek-v3-pp4-tp8", {"spec_method": "deepseek_mtp"}, "its weights on the last stage, and not its KV"),
+    ],
+)
+def test_explain_says_so_and_what_of_the_memory_is_counted(space: str, flags: dict[str, str], counted: str) -> None:
+    posed = pose(load_search_space(space))
+    (note,) = [one for one in explain(posed, candidate_of(posed, None, flags)).notes if "speculative" in one]
+    assert "not simulated: neither the drafter's time" in note
+    assert note.partition("memory is counted: ")[2].startswith(counted)
+    assert not [one for one in explain(posed, candidate_of(posed, None, {})).notes if "speculative" in one]
+
+
+def test_old_names_of_mtp_mean_mtp() -> None:
+    # vLLM 0.32 config/speculative.py: MTPModelTypes are "deprecated and replaced with mtp".
+    assert {draft_method({"spec_method": name}) for name in ("mtp", "deepseek_mtp", "kimi_k3_mtp")} == {"mtp"}
+    assert draft_method({"speculative_config": '{"method": "qwen3_next_mtp"}'}) == "mtp"
+    assert draft_method({"spec_method": "ngram"}) == "ngram"
+
+
+def test_a_search_that_varies_it_says_so_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = load_search_space("tiny").resolved()
+    plain["name"] = "drafting"
+    plain["knobs"] = {"spec_method": ["ngram", "suffix"]}
+    (tmp_path / "s.yaml").write_text(json.dumps(plain))
+    assert main(["search", "s.yaml", "--pool", "local", "--trials", "1"]) == 0
+    said = capsys.readouterr()
+    assert "speculative decoding (spec_method) is launched and not simulated" in said.out + said.err
+    assert main(["search", "tiny", "--pool", "local", "--trials", "1"]) == 0
+    said = capsys.readouterr()
+    assert "speculative" not in said.out + said.err

@@ -1,0 +1,208 @@
+"""KV planning against the engine.
+
+`data/kv_capacity_vllm_0_33_0.json`: 30 partitions of six models put through vLLM 0.33.0's own planning code, recorded
+for this project (our own recording).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partitune.engines.vllm.kv_pages import layer_caches
+from partitune.engines.vllm.kv_planning import (
+    Cache,
+    CacheModel,
+    LayerCache,
+    blocks_per_request,
+    group_layers,
+    longest_request,
+    plan_kv,
+    window_blocks,
+)
+from partitune.engines.vllm.kv_recording import KvRecord, compare_kv, read_kv_recording
+from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
+from partitune.models.architecture import Attention
+from tests.small_models import architecture, kimi_k3
+
+RECORDING = Path(__file__).parent.parent.parent / "data" / "kv_capacity_vllm_0_33_0.json"
+RECORDS = read_kv_recording(RECORDING)
+GIB = 1 << 30
+
+
+def test_all_records_agree() -> None:
+    agreement = compare_kv(RECORDS)
+    assert (agreement.records, agreement.agreeing, agreement.first_difference) == (30, 30, "")
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record.name} {record.partition}")
+def test_window_blocks_hold_the_same_answer(record: KvRecord) -> None:
+    layers = len(record.model.layers)
+    free = np.broadcast_to(
+        np.array(record.free_bytes, dtype=float)[:, None, None], (len(record.partition), layers + 1, layers + 1)
+    )
+    blocks = window_blocks(record.model, free)
+    ends = np.cumsum(record.partition)
+    alone = blocks[np.arange(len(ends)), ends - record.partition, ends]
+    assert alone.min() == record.num_blocks
+
+
+def test_a_difference_is_reported(tmp_path: Path) -> None:
+    records = json.loads(RECORDING.read_text())[:3]
+    records[1]["num_blocks"] += 1
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(records))
+    agreement = compare_kv(read_kv_recording(path))
+    assert agreement.agreeing == 2
+    assert "num_blocks is 1986 in the engine and 1985 here" in agreement.first_difference
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layer_kinds": "fx"}, "layer_kinds has 'x'"),
+        ({"num_blocks": "7"}, "num_blocks must be int, not '7'"),
+        ({"capacity": [1.0]}, "capacity must be"),
+        ({"partition": [1, True]}, "partition must be a list of integers"),
+        ({"page_bytes": {}}, "page_bytes: full must be int, not None"),
+        ({"layer_kinds": "w", "page_bytes": {"window": 1}, "block_size": {"window": 1}}, "sliding_window must be int"),
+    ],
+)
+def test_a_malformed_record_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps([{**json.loads(RECORDING.read_text())[2], "layer_kinds": "f", **change}]))
+    with pytest.raises(SpecError, match=message) as refused:
+        read_kv_recording(path)
+    assert "record 0" in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "[1]", "{", "\ufeff[]"])
+def test_a_file_that_is_no_recording(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=r"bad\.json"):
+        read_kv_recording(path)
+
+
+# vLLM 0.33, run with K3-shaped specs and equal free memory: 4551 : 6068 : 4551 : 3640 : 4551 blocks.
+@pytest.mark.parametrize(
+    ("partition", "staircase", "blocks"),
+    [
+        ((11, 11, 12, 12, 12, 12, 12, 11), (3, 3, 3, 3, 3, 3, 3, 4), 4551),
+        ((12, 12, 12, 12, 12, 12, 12, 9), (3, 3, 3, 3, 3, 3, 3, 3), 6068),
+        ((10, 11, 12, 12, 12, 11, 13, 12), None, 4551),
+        ((7, 11, 11, 11, 11, 11, 15, 16), (2, 3, 3, 3, 3, 3, 4, 5), 3640),
+        ((14, 11, 12, 12, 12, 12, 11, 9), (4, 3, 3, 3, 3, 3, 3, 3), 4551),
+    ],
+)
+def test_kimi_k3_staircase(partition: tuple[int, ...], staircase: tuple[int, ...] | None, blocks: int) -> None:
+    page = 1024 * 1152  # as in that run
+    caches = {
+        "f": LayerCache(Cache.TOKENS, page, 1024),
+        "l": LayerCache(Cache.STATE, page, 1024),
+    }
+    model = CacheModel(tuple(caches["f" if layer.has_token_kv else "l"] for layer in kimi_k3().layers), 32768, 9 * 8192)
+    plan = plan_kv(model, partition, [20 * GIB] * 8)
+    assert plan.num_blocks == blocks
+    assert staircase is None or plan.group_layers == staircase
+    # From the architecture, with the engine's own page, the same ratios.
+    tp2 = CacheModel(layer_caches(kimi_k3(), tp=2), 32768, 9 * 8192)
+    default = plan_kv(tp2, (11, 11, 12, 12, 12, 12, 12, 11), [20 * GIB] * 8)
+    assert plan_kv(tp2, partition, [20 * GIB] * 8).num_blocks / default.num_blocks == pytest.approx(
+        blocks / 4551, rel=1e-3
+    )
+
+
+def test_groups_of_kimi_k3_are_strided() -> None:
+    groups = group_layers(CacheModel(layer_caches(kimi_k3(), tp=2), 32768, 1))
+    assert [len(group.layers) for group in groups] == [23, 23, 23, 24]
+    assert groups[0].layers[:3] == (0, 4, 8)
+    assert groups[3].layers[-2:] == (91, 92)
+
+
+def test_nearly_equal_kinds_are_padded_up_not_split() -> None:
+    # gpt-oss-20b with a draft layer: 12 window and 13 full layers become two groups, not 12 full and one more of 1.
+    window, full = LayerCache(Cache.WINDOW, 32768, 16, 128), LayerCache(Cache.TOKENS, 32768, 16)
+    groups = group_layers(CacheModel((window, full) * 12 + (full,), 4096, 8192))
+    assert [len(group.layers) for group in groups] == [12, 13]
+
+
+def test_unequal_pages_get_longer_blocks() -> None:
+    # Four KV heads in window layers, eight in full ones: the window's block doubles, pages are equal.
+    window, full = LayerCache(Cache.WINDOW, 16384, 16, 128), LayerCache(Cache.TOKENS, 32768, 16)
+    groups = group_layers(CacheModel((window, full), 4096, 8192))
+    assert [group.caches[0] for group in groups] == [LayerCache(Cache.WINDOW, 32768, 32, 128), full]
+
+
+def test_hybrid_block_covers_the_state() -> None:
+    # K3 at TP 2: state 3 MiB on a rank, latent token 1152 bytes; the block is a multiple of 128 tokens.
+    caches = layer_caches(kimi_k3(), tp=2)
+    state, latent = caches[0], caches[3]
+    assert state is not None
+    assert latent is not None
+    assert latent.block_size == 128 * -(-3_145_728 // (128 * 1152)) == 2816
+    assert state.page_bytes == latent.page_bytes == 2816 * 1152
+    # Qwen3-Next-shaped: grouped-query attention rounds to 16 tokens (1056 in the recording).
+    gqa = architecture("lllf", kv_bytes_per_token=2048, shards=1, state_bytes=2_146_304)
+    blocks = {cache.block_size for cache in layer_caches(gqa, tp=1) if cache}
+    assert blocks == {1056}
+
+
+@pytest.mark.parametrize(
+    ("attention", "tp", "dtype", "page", "block"),
+    [
+        (Attention.FULL, 1, "auto", 16 * 4096, 16),
+        (Attention.FULL, 4, "auto", 16 * 1024, 16),
+        (Attention.FULL, 16, "auto", 16 * 512, 16),  # 8 KV heads: replicated beyond TP 8
+        (Attention.FULL, 1, "fp8", 16 * 2048, 16),
+        (Attention.MLA, 8, "auto", 64 * 512, 64),
+    ],
+)
+def test_pages_of_uniform_models(attention: Attention, tp: int, dtype: str, page: int, block: int) -> None:
+    caches = layer_caches(architecture("ff", attention=attention), tp, kv_cache_dtype=dtype)
+    assert set(caches) == {LayerCache(Cache.TOKENS, page, block)}
+
+
+def test_unknown_cache_type() -> None:
+    with pytest.raises(SpecError, match="kv_cache_dtype: KV planning does not know the layout of 'nvfp4'"):
+        layer_caches(architecture("ff"), 1, kv_cache_dtype="nvfp4")
+
+
+def test_field_report_1_capacity_is_per_stage() -> None:
+    # vllm issue 34076: 48 layers as 16,32 with 3.18 GiB on the small card; 2 KiB a token and layer.
+    caches = layer_caches(architecture("f" * 48, kv_bytes_per_token=2048), 1)
+    model = CacheModel(caches, max_model_len=100_000, max_in_flight_tokens=1)
+    plan = plan_kv(model, (16, 32), [int(3.18 * GIB), int(6.4 * GIB)])
+    assert plan.tokens == pytest.approx(104_202, abs=64)
+    assert plan.limiting_stage == 0
+    with pytest.raises(OutOfMemory, match=r"stage 0 .* the longest that fits has 1041") as refused:
+        plan_kv(CacheModel(caches, 262_144, 1), (16, 32), [int(3.18 * GIB), int(6.4 * GIB)])
+    needed = 16 * 262_144 * 2048 + 16 * 16 * 2048  # one block is never handed out
+    assert refused.value.excess == needed - int(3.18 * GIB)
+
+
+def test_field_report_10_stranded_memory() -> None:
+    model = CacheModel((LayerCache(Cache.TOKENS, 1 << 20, 16),) * 48, 4096, 1)
+    plan = plan_kv(model, (16, 16, 16), [9 * GIB, 14 * GIB, 9 * GIB])
+    assert plan.stranded_bytes == (0, 5 * GIB, 0)
+    assert plan_kv(model, (14, 20, 14), [9 * GIB, 14 * GIB, 9 * GIB]).num_blocks > plan.num_blocks
+
+
+def test_a_stage_without_cache() -> None:
+    caches = layer_caches(architecture("f-f-"), 1)
+    with pytest.raises(InfeasibleSpace, match="stage 1 owns no layer"):
+        plan_kv(CacheModel(caches, 1024, 1), (3, 1), [GIB, GIB])
+
+
+def test_prefix_caching_holds_two_states_and_override_wins() -> None:
+    caches = layer_caches(kimi_k3(), tp=2)
+    assert blocks_per_request(CacheModel(caches, 2816, 1, state_blocks=2), 2816) == 1 + 3 * 2
+    assert plan_kv(CacheModel(caches, 2816, 1), (46, 47), [0, 0], blocks_override=77).num_blocks == 77
+
+
+def test_longest_request_is_the_engines_bound() -> None:
+    model = CacheModel((LayerCache(Cache.TOKENS, 1, 16),) * 2, 1000, 1)
+    assert [longest_request(model, blocks) for blocks in (0, 1, 2, 64, 1000)] == [0, 0, 16, 1000, 1000]

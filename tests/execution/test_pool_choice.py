@@ -1,0 +1,49 @@
+"""Which pool a runner's candidates run in."""
+
+from __future__ import annotations
+
+import pytest
+
+from partitune.errors import SpecError
+from partitune.execution.drivers import choose_driver
+from partitune.execution.pools.choice import choose_pool
+from partitune.execution.pools.pools import LocalPool, Pool, RayPool, WarmingPool
+from partitune.planning.problem import pose
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
+from tests.fake_recipe import SPACE
+
+COMMAND = ["true", "{result}"]
+
+
+def chosen(wanted: str, address: str | None, **settings: object) -> Pool:
+    space = SearchSpace.from_mapping(SPACE, source="fake.yaml")
+    runner = Runner.from_mapping({"name": "r", **settings}, source="r.yaml")
+    return choose_pool(choose_driver(pose(space), space, runner), runner, wanted, address)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "address", "kind"),
+    [
+        ({"driver": "simulator"}, "ray", None, WarmingPool),
+        ({"driver": "simulator"}, "ray", "h:1", RayPool),
+        ({"driver": "simulator"}, "local", None, LocalPool),
+        ({"driver": "vllm"}, "ray", None, LocalPool),  # the server has the whole machine
+        ({"driver": "vllm", "nodes": {"start": "ray"}}, "ray", "h:1", RayPool),
+        ({"driver": "command", "command": COMMAND}, "ray", None, LocalPool),
+        ({"driver": "command", "command": COMMAND, "workers": 3}, "ray", None, RayPool),
+    ],
+)
+def test_it_follows_from_the_runner(
+    settings: dict[str, object], wanted: str, address: str | None, kind: type[object]
+) -> None:
+    assert type(chosen(wanted, address, **settings)) is kind
+
+
+def test_what_cannot_be_is_said() -> None:
+    with pytest.raises(SpecError, match="--pool: found local, and runner r starts nodes of Ray"):
+        chosen("local", None, driver="vllm", nodes={"start": "ray"})
+    with pytest.raises(
+        SpecError, match="--ray-address: found beside runner r, which starts the engine on this machine"
+    ):
+        chosen("ray", "h:1", driver="vllm")

@@ -1,0 +1,94 @@
+"""Layouts and where they stand: rank order of vLLM 0.32 `distributed/parallel_state.py`, SGLang 0.5.23 `engine.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from partitune.errors import SpecError
+from partitune.hardware.gpus import gpu
+from partitune.hardware.parallelism import Layout, RankOrder, layout_named
+from partitune.hardware.placement import Placement, place, weakest
+from partitune.hardware.ray_order import RayNode, ray_order
+
+
+def placed(layout: Layout, order: RankOrder = RankOrder.REPLICAS_OUTSIDE, nodes: int = 2) -> Placement:
+    return place(gpu("H200"), nodes=nodes, gpus_per_node=8, layout=layout, order=order)
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        (Layout(tp=2, pp=8), "tp2-pp8"),
+        (Layout(tp=4, pp=2, dp=2, expert_ranks=8, dcp=4), "tp4-pp2-dp2-ep8-dcp4"),
+        (Layout(pcp=2, expert_ranks=2, all2all_backend="deepep_v2"), "tp1-pp1-pcp2-ep2-deepep_v2"),
+        (Layout(tp=2, all_reduce_backend="nccl"), "tp2-pp1-nccl"),
+    ],
+)
+def test_a_name_says_every_size_and_is_read_back(layout: Layout, name: str) -> None:
+    assert layout.name == name
+    assert layout_named(name, Layout()) == layout
+
+
+def test_a_name_does_not_tell_the_imbalance() -> None:
+    assert layout_named("tp2-pp2", Layout(expert_imbalance=1.5)) == Layout(tp=2, pp=2, expert_imbalance=1.5)
+
+
+@pytest.mark.parametrize("name", ["", "pp8", "8-2", "tp0-pp2", "tp2 pp8", "tp2-pp8-", "default"])
+def test_what_is_no_name_of_a_layout_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match="is not one; allowed: sizes such as"):
+        layout_named(name, Layout())
+
+
+def test_vllms_data_ranks_count_slowest() -> None:
+    """rank = ((dp * PP + pp) * PCP + pcp) * TP + tp, the same number of contiguous ranks on every node."""
+    seats = placed(Layout(tp=2, pp=2, dp=4)).seats
+    assert [[seat.first_rank for seat in replica] for replica in seats] == [[0, 2], [4, 6], [8, 10], [12, 14]]
+    assert [[seat.node for seat in replica] for replica in seats] == [[0, 0], [0, 0], [1, 1], [1, 1]]
+    assert [[seat.first_gpu for seat in replica] for replica in seats] == [[0, 2], [4, 6], [0, 2], [4, 6]]
+
+
+def test_sglangs_attention_data_ranks_lie_inside_a_stage() -> None:
+    placement = placed(Layout(tp=2, pp=2, dp=4), RankOrder.REPLICAS_INSIDE)
+    assert [[seat.first_rank for seat in replica] for replica in placement.seats] == [[0, 8], [2, 10], [4, 12], [6, 14]]
+    assert placement.nodes == (0, 1)
+    assert [link.name for link in placement.links] == ["infiniband-400g"]
+    assert (placement.expert_nodes, placement.expert_link) == (1, None)
+
+
+def test_experts_of_a_stage_may_be_spread_over_nodes() -> None:
+    placement = placed(Layout(tp=8, dp=2, expert_ranks=16))
+    assert placement.expert_nodes == 2
+    assert placement.expert_link is not None
+    assert placement.expert_link.name == "infiniband-400g"
+
+
+def test_a_list_of_the_clusters_gpus_serves_any_layout_and_the_weakest_counts() -> None:
+    mixed = [gpu("RTX-5090"), gpu("RTX-3090")]
+    apart = place(mixed, nodes=1, gpus_per_node=2, layout=Layout(pp=2), reserved_gib=[0.0, 2.0])
+    assert [one.name for one in apart.gpus] == ["RTX-5090", "RTX-3090"]
+    together = place(mixed, nodes=1, gpus_per_node=2, layout=Layout(tp=2), reserved_gib=[0.0, 2.0])
+    assert (together.gpus, together.reserved_bytes) == ((gpu("RTX-3090"),), (2 << 30,))
+    four = place([gpu("A100-40GB")] * 2 + [gpu("L40S")] * 2, nodes=2, gpus_per_node=2, layout=Layout(tp=2, pp=2))
+    assert [one.name for one in four.gpus] == ["A100-40GB", "L40S"]
+    with pytest.raises(SpecError, match="gpus has 3 entries; give one for all, 2, one per stage, or 4, one per GPU"):
+        place([gpu("H100")] * 3, nodes=2, gpus_per_node=2, layout=Layout(tp=2, pp=2))
+
+
+def test_the_weakest_of_unlike_gpus_is_least_in_every_figure() -> None:
+    slow, small = gpu("L40S"), gpu("A100-40GB")
+    both = weakest([slow, small])
+    assert (both.name, both.memory_bytes, both.bandwidth_bytes_s) == (
+        "L40S",
+        small.memory_bytes,
+        slow.bandwidth_bytes_s,
+    )
+    assert both.bf16_flops_s == min(slow.bf16_flops_s, small.bf16_flops_s)
+
+
+def test_ray_sorts_nodes_by_its_own_rule() -> None:
+    """vLLM PR 27360: driver first, then fewer workers, then the address as text. Newer executors sort by node id."""
+    nodes = [RayNode("d3", "10.0.0.5", 4), RayNode("b1", "10.0.0.9", 2), RayNode("c2", "10.0.0.10", 2),
+             RayNode("e4", "10.0.0.20", 2)]  # fmt: skip
+    legacy = [node.ip for node in ray_order(nodes, "e4", legacy=True)]
+    assert legacy == ["10.0.0.20", "10.0.0.10", "10.0.0.9", "10.0.0.5"]
+    assert [node.node_id for node in ray_order(nodes, "e4")] == ["e4", "b1", "c2", "d3"]

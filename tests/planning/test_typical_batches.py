@@ -1,0 +1,90 @@
+"""The batches a load turns into: counted by hand from how vLLM fills a step and SGLang a slot."""
+
+from __future__ import annotations
+
+import pytest
+
+from partitune.candidate import Knob
+from partitune.engines.engine import Deployment, Flow
+from partitune.engines.registry import engine
+from partitune.hardware.parallelism import Layout
+from partitune.planning.typical_batches import typical_batches
+from partitune.simulation.request import Request
+from partitune.simulation.workload import RandomWorkload
+from tests.small_models import H200, architecture
+
+
+def requests(count: int, prompt: int, output: int) -> tuple[Request, ...]:
+    return tuple(RandomWorkload(count=count, prompt_tokens=prompt, output_tokens=output).requests())
+
+
+def vllm(tokens: int, seqs: int = 128, stages: int = 8, *, merges: bool = False) -> Flow:
+    """A start of vLLM: the V1 runner of 0.30 (R1) merges all that decode, later ones (R3) do not."""
+    knobs: dict[str, Knob] = {"max_num_batched_tokens": tokens, "max_num_seqs": seqs}
+    version, runner = ("0.30.0", "v1") if merges else ("0.33.0", "auto")
+    start = Deployment(version, architecture("f" * 16), layout=Layout(pp=stages), gpu=H200, knobs=knobs, runner=runner)
+    return engine("vllm").flow(start)
+
+
+def sglang(**knobs: Knob) -> Flow:
+    return engine("sglang").flow(
+        Deployment("0.5.23", architecture("f" * 16), layout=Layout(pp=8), gpu=H200, knobs=knobs)
+    )
+
+
+def test_a_burst_that_fits_one_step_is_one_batch() -> None:
+    """The profile study: 16 prompts of 256 tokens under a budget of 16384 travel as one batch of 4096 (report 29)."""
+    (prefill, prefills), (decode, decodes) = typical_batches(requests(16, 256, 32), 16, vllm(16384))
+    assert (prefill.prefill_tokens, prefills) == (4096, 1)
+    assert prefill.sampled == 16
+    assert (decode.decode_tokens, decodes) == (16, 31)
+    assert decode.decode_context == 16 * (256 + 16)
+
+
+def test_a_smaller_budget_makes_cohorts_where_batches_overlap() -> None:
+    """512 tokens are two prompts: eight steps, and eight cohorts of two that decode apart."""
+    (prefill, prefills), (decode, decodes) = typical_batches(requests(16, 256, 32), 16, vllm(512))
+    assert (prefill.prefill_tokens, prefills) == (512, 8)
+    assert (decode.decode_tokens, decodes) == (2, 8 * 31)
+
+
+def test_in_r1_all_that_decode_are_one_batch_whatever_the_budget() -> None:
+    _, (decode, decodes) = typical_batches(requests(16, 256, 32), 16, vllm(512, merges=True))
+    assert (decode.decode_tokens, decodes) == (16, 31)
+
+
+@pytest.mark.parametrize(("concurrency", "seqs", "outstanding"), [(4, 128, 4), (None, 8, 8), (None, 128, 16)])
+def test_no_more_decode_together_than_are_admitted(concurrency: int | None, seqs: int, outstanding: int) -> None:
+    load = requests(16, 256, 32)
+    _, (decode, _) = typical_batches(load, concurrency, vllm(16384, seqs, merges=True))
+    assert decode.decode_tokens == outstanding
+
+
+def test_work_is_kept_whatever_the_flags() -> None:
+    load = requests(64, 300, 50)
+    for tokens in (256, 1000, 4096, 65536):
+        for flow in (vllm(tokens, stages=4, merges=True), vllm(tokens, stages=4), sglang(chunked_prefill_size=tokens)):
+            (prefill, prefills), (decode, decodes) = typical_batches(load, 32, flow)
+            assert prefill.prefill_tokens * prefills == pytest.approx(64 * 300)
+            assert decode.decode_tokens * decodes == pytest.approx(64 * 49)
+
+
+def test_one_output_token_has_no_decode() -> None:
+    assert len(typical_batches(requests(8, 100, 1), 8, vllm(2048))) == 1
+
+
+@pytest.mark.parametrize(
+    ("knobs", "together"),
+    [
+        ({}, 16),  # 2048 running requests or more over 8 stages: no limit for a burst of 16
+        ({"max_running_requests": 32}, 4),
+        ({"pp_max_micro_batch_size": 2}, 2),
+        ({"pp_max_micro_batch_size": 1}, 2),  # eight slots and no more
+        ({"pp_max_micro_batch_size": 2, "chunked_prefill_size": 256}, 2),
+        ({"chunked_prefill_size": 1024}, 4),  # a chunk fills a slot, the next one goes to the next slot
+        ({"chunked_prefill_size": -1}, 16),
+    ],
+)
+def test_a_slot_of_sglang_takes_so_many(knobs: dict[str, Knob], together: int) -> None:
+    _, (decode, decodes) = typical_batches(requests(16, 256, 32), 16, sglang(**knobs))
+    assert (decode.decode_tokens, decodes) == (together, 16 * 31 / together)

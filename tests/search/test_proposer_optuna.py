@@ -1,0 +1,197 @@
+"""The sampler behind the Proposer contract: order, learning from what cannot run, ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from partitune.candidate import Candidate, Knob, Objective, Outcome, Result
+from partitune.errors import InfeasibleSpace
+from partitune.execution.driver import MEMORY_CONSTRAINT
+from partitune.search.proposers import optuna as optuna_proposer
+from partitune.search.proposers.optuna import OptunaProposer
+from partitune.search.proposers.proposer import Proposer
+from partitune.search.space import Domain, Proposal, Space
+from partitune.spec.knobs import RealRange, WholeRange
+from tests.contracts.proposer import ProposerContract, walk
+from tests.scripted import measurement
+
+THROUGHPUT = (Objective("output_throughput_tok_s", "maximize"),)
+
+
+@dataclass
+class FlatSpace:
+    """Parameters that are their own candidate; points of `impossible` decode to nothing, `merged` to one."""
+
+    parameters: Mapping[str, Domain]
+    first: tuple[Proposal, ...] = ()
+    impossible: frozenset[Knob] = frozenset()
+    merged: frozenset[Knob] = frozenset()
+    decoded: list[Mapping[str, Knob]] = field(default_factory=list)
+
+    def first_proposals(self) -> Iterator[Proposal]:
+        yield from self.first
+
+    def decode(self, params: Mapping[str, Knob]) -> Proposal:
+        self.decoded.append(params)
+        if not self.impossible.isdisjoint(params.values()):
+            raise InfeasibleSpace("no partition fits")
+        knobs = {name: "same" if value in self.merged else value for name, value in params.items()}
+        return Proposal(Candidate((4,), knobs), "sampler", "front-0")
+
+    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob] | None:
+        return None if "same" in candidate.knobs.values() or not candidate.knobs else candidate.knobs
+
+
+def proposer(space: FlatSpace, seed: int = 0, constraints: tuple[str, ...] = ()) -> OptunaProposer:
+    return OptunaProposer(cast("Space", space), THROUGHPUT, constraints, seed)
+
+
+def first(origin: str, layers: int) -> Proposal:
+    return Proposal(Candidate((layers,)), origin, "default")
+
+
+class TestOptunaProposer(ProposerContract):
+    size = 3 + 4 * 5 - 5  # the first three, and a grid of which one column cannot exist
+
+    def make(self) -> Proposer:
+        numbers: tuple[Knob, ...] = (1, 2, 3, 4)
+        return proposer(
+            FlatSpace(
+                {"flag": ("a", "b", "c", "d", "e"), "number": numbers},
+                (first("default", 2), first("exact", 3), first("seed", 5)),
+                impossible=frozenset([3]),
+            )
+        )
+
+
+def test_default_exact_and_seeds_come_first_and_once() -> None:
+    space = FlatSpace(
+        {"x": (1, 2)}, (first("default", 2), first("exact", 2), first("seed", 3), first("seed", 2), first("seed", 4))
+    )
+    asked = walk(proposer(space), 3)
+    assert [(one.origin, one.candidate.partition) for one, _ in asked] == [
+        ("default", (2,)),
+        ("seed", (3,)),
+        ("seed", (4,)),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_region_that_cannot_run_is_learnt(seed: int) -> None:
+    """Optuna issue 332: where a failure above x = 60 teaches nothing, 90 of 100 trials land there."""
+    sampler = proposer(FlatSpace({"x": RealRange(low=0.0, high=100.0)}), seed)
+    tried = []
+    for _ in range(100):
+        asked = sampler.ask()
+        assert asked is not None
+        x = float(asked.candidate.knobs["x"])
+        tried.append(x)
+        if x > 60:
+            result = Result(asked.candidate, Outcome.INFEASIBLE, "too large", None, {MEMORY_CONSTRAINT: x - 60})
+        else:
+            result = Result(asked.candidate, Outcome.OK, "", measurement(x))
+        sampler.tell(result, asked.label)
+    assert sum(x > 60 for x in tried) < 45
+    assert 58 < max(x for x in tried if x <= 60) <= 60
+
+
+def test_a_limit_that_is_missed_is_learnt_though_it_was_measured() -> None:
+    sampler = proposer(FlatSpace({"x": RealRange(low=0.0, high=100.0)}), 1, ("ttft_p99_ms",))
+    bad = 0
+    for _ in range(80):
+        asked = sampler.ask()
+        assert asked is not None
+        x = float(asked.candidate.knobs["x"])
+        missed = (x - 60) / 60
+        outcome = Outcome.INFEASIBLE if missed > 0 else Outcome.OK
+        bad += missed > 0
+        result = Result(asked.candidate, outcome, "late", measurement(x), {"ttft_p99_ms": missed})
+        sampler.tell(result, asked.label)
+    assert bad < 36
+
+
+def test_points_without_a_partition_cost_no_trial() -> None:
+    space = FlatSpace({"x": (1, 2, 3, 4, 5, 6)}, impossible=frozenset([2, 4, 6]))
+    asked = walk(proposer(space), 10)
+    assert {one.candidate.knobs["x"] for one, _ in asked} == {1, 3, 5}
+    assert proposer(FlatSpace({"x": (2, 4)}, impossible=frozenset([2, 4]))).ask() is None
+
+
+def test_different_points_with_one_candidate_are_measured_once() -> None:
+    space = FlatSpace({"x": (1, 2, 3, 4)}, merged=frozenset([2, 3, 4]))
+    asked = walk(proposer(space), 10)
+    assert sorted(str(one.candidate.knobs["x"]) for one, _ in asked) == ["1", "same"]
+
+
+def test_a_parameter_with_one_value_is_no_reason_to_go_on() -> None:
+    assert proposer(FlatSpace({"x": (1,)})).ask() is None
+
+
+def test_a_space_too_large_to_walk_does_not_end_when_the_sampler_repeats_itself() -> None:
+    """Nearly all of its points are one candidate, so a sampler that likes it repeats it."""
+    whole = WholeRange(low=0, high=99_999)
+    space = FlatSpace({"x": whole, "flag": ("a", "b")}, merged=frozenset(range(30, 100_000)))
+    sampler = proposer(space)
+    digests = [one.candidate.digest for one, _ in walk(sampler, 2)]
+    assert len(set(digests)) == 2  # flag a and flag b
+    asked = len(space.decoded)
+    sampler.ask()
+    assert len(space.decoded) - asked > 100  # it looked further than the sampler's own repetitions
+    real = proposer(FlatSpace({"x": RealRange(low=0.0, high=1.0)}))
+    assert len(walk(real, 60)) == 60
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.INVALID, Outcome.LOST])
+def test_what_broke_is_never_scored_nor_tried_again(outcome: Outcome) -> None:
+    sampler = proposer(FlatSpace({"x": (1, 2, 3)}))
+    seen = set()
+    while (asked := sampler.ask()) is not None:
+        assert asked.candidate.digest not in seen
+        seen.add(asked.candidate.digest)
+        sampler.tell(Result(asked.candidate, outcome, "it broke"), asked.label)
+    assert len(seen) == 3
+    assert [trial.values for trial in sampler._study.trials if trial.state.name == "COMPLETE"] == []
+
+
+def test_a_stored_candidate_outside_the_space_is_known_and_teaches_nothing() -> None:
+    sampler = proposer(FlatSpace({"x": (1, 2)}))
+    sampler.tell(Result(Candidate((9,)), Outcome.OK, "", measurement(9.0)), "default:default")
+    assert {one.candidate.knobs["x"] for one, _ in walk(sampler, 9)} == {1, 2}
+
+
+def test_a_long_study_is_resumed_as_it_was_across_the_thinning_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optuna_proposer, "EPOCH", 12)
+    space: dict[str, Domain] = {"x": WholeRange(low=0, high=999), "flag": ("a", "b")}
+
+    def make() -> OptunaProposer:
+        return proposer(FlatSpace(space, (first("default", 2),)), seed=3)
+
+    def taught(one: OptunaProposer) -> int:
+        return sum(trial.state.name == "COMPLETE" for trial in one._study.get_trials(deepcopy=False))
+
+    course = walk(make(), 50)
+    for stored in (11, 12, 13, 25, 40):
+        resumed = make()
+        for proposal, result in course[:stored]:
+            resumed.tell(result, proposal.label)
+        assert resumed.ask() == course[stored][0]
+        assert 0 < taught(resumed) <= 25  # two epochs, and a front of one
+
+
+def test_resuming_asks_nothing_again_and_a_finished_study_costs_nothing() -> None:
+    whole = walk(proposer(FlatSpace({"x": WholeRange(low=0, high=999)})), 30)
+    resumed = proposer(FlatSpace({"x": WholeRange(low=0, high=999)}))
+    for proposal, result in whole:
+        resumed.tell(result, proposal.label)
+    assert resumed._study.trials == []
+
+
+def test_a_knob_with_one_value_is_no_obstacle_to_learning() -> None:
+    sampler = proposer(FlatSpace({"x": (1, 2, 3), "fixed": ("a",)}))
+    sampler.tell(Result(Candidate((4,), {"x": 2, "fixed": "a"}), Outcome.OK, "", measurement(9.0)), "sampler:front-0")
+    sampler.ask()
+    assert [trial.params for trial in sampler._study.trials if trial.state.name == "COMPLETE"] == [{"x": 2}]

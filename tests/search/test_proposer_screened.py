@@ -1,0 +1,128 @@
+"""Few launched of many simulated: what is launched first, and how trust in the simulator is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from partitune.analysis.fidelity import fidelity
+from partitune.candidate import Candidate, Measurement
+from partitune.errors import OutOfMemory
+from partitune.execution.driver import run
+from partitune.search.proposers.optuna import OptunaProposer
+from partitune.search.proposers.proposer import Proposer
+from partitune.search.proposers.screened import Screened, ScreenedProposer, layers_moved, screen
+from partitune.search.space import Proposal, Space
+from partitune.spec.knobs import WholeRange
+from tests.contracts.proposer import ProposerContract
+from tests.scripted import ScriptedDriver, measurement
+from tests.search.test_proposer_optuna import THROUGHPUT, FlatSpace, first
+
+OPENING = (first("default", 4), first("exact", 5), first("seed", 6))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Throughput is the number of sequences, or falls with it; above 90 it does not fit."""
+
+    rising: bool = True
+
+    def measure(self, candidate: Candidate) -> Measurement:
+        seqs = int(candidate.knobs.get("seqs", 50))
+        if seqs > 90:
+            raise OutOfMemory("stage 0 is short of 1 GiB", excess=1.0)
+        return measurement(float(100 + seqs if self.rising else 200 - seqs))
+
+
+def sampler(space: FlatSpace) -> OptunaProposer:
+    return OptunaProposer(cast("Space", space), THROUGHPUT, (), 0)
+
+
+def screened(space: FlatSpace, simulator: Tuned | ScriptedDriver, count: int) -> ScreenedProposer:
+    found = list(screen(sampler(space), simulator, count))
+    return ScreenedProposer(sampler(space), found, THROUGHPUT[0], simulator)
+
+
+def launches(proposer: Proposer, cluster: Tuned, count: int) -> list[Proposal]:
+    asked = []
+    for _ in range(count):
+        proposal = proposer.ask()
+        assert proposal is not None
+        proposer.tell(run(cluster, proposal.candidate), proposal.label)
+        asked.append(proposal)
+    return asked
+
+
+class TestScreenedProposer(ProposerContract):
+    size = 3 + 4 * 5
+
+    def make(self) -> Proposer:
+        return screened(FlatSpace({"x": (1, 2, 3, 4), "y": ("a", "b", "c", "d", "e")}, OPENING), ScriptedDriver(), 12)
+
+
+def test_the_opening_is_launched_whatever_the_simulator_says_then_its_best() -> None:
+    space = FlatSpace({"seqs": WholeRange(low=1, high=100)}, OPENING)
+    asked = launches(screened(space, Tuned(), 103), Tuned(), 8)
+    assert [proposal.origin for proposal in asked] == ["default", "exact", "seed"] + ["screen"] * 5
+    assert [proposal.candidate.knobs["seqs"] for proposal in asked[3:]] == [90, 89, 88, 87, 86]
+
+
+def test_a_simulator_that_orders_the_wrong_way_loses_its_say() -> None:
+    space = FlatSpace({"seqs": WholeRange(low=1, high=100)}, OPENING)
+    proposer = screened(space, Tuned(), 103)
+    asked = launches(proposer, Tuned(rising=False), 20)
+    # Five promoted ones are measured before the order shows; from then on the measured figures lead.
+    assert [proposal.origin for proposal in asked[8:]].count("screen") == 0
+    assert proposer.fidelity.tau is not None
+    assert proposer.fidelity.tau < 0
+
+
+def test_two_candidates_the_simulator_cannot_tell_apart_are_not_launched_one_after_the_other() -> None:
+    def one(partition: tuple[int, ...], throughput: float, origin: str = "sampler") -> Screened:
+        proposal = Proposal(Candidate(partition, {}), origin, "front-0")
+        return Screened(proposal, run(Fixed(throughput), proposal.candidate))
+
+    found = [one((4, 4), 100, "default"), one((3, 5), 120), one((2, 6), 119.9), one((6, 2), 119), one((5, 3), 104)]
+    proposer = ScreenedProposer(sampler(FlatSpace({})), found, THROUGHPUT[0], Fixed(1.0))
+    partitions = [proposal.candidate.partition for proposal in iter(proposer.ask, None)]
+    assert partitions == [(4, 4), (3, 5), (6, 2), (5, 3), (2, 6)]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Every candidate at one figure."""
+
+    throughput: float
+
+    def measure(self, candidate: Candidate) -> Measurement:
+        return measurement(self.throughput)
+
+
+def test_layers_moved_counts_each_layer_once() -> None:
+    assert layers_moved((11, 11, 12), (10, 12, 12)) == 1
+    assert layers_moved((4, 4), (1, 7)) == 3
+    assert layers_moved((4, 4), (8,)) is None
+
+
+def test_a_common_factor_is_bias_and_no_error() -> None:
+    found = fidelity([(100.0, 80.0), (110.0, 88.0), (120.0, 96.0), (130.0, 104.0), (140.0, 112.0)])
+    assert (found.tau, found.bias, found.error) == pytest.approx((1.0, 0.8, 0.0))
+    assert found.trust(0.05) == 1.0
+
+
+def test_an_error_above_the_promised_gain_takes_trust_away() -> None:
+    # log ratios 0, ±0.1, ±0.2 in order: the median distance from the median is 0.1.
+    found = fidelity([(100, 100), (200, 221.034), (300, 271.451), (400, 488.561), (500, 409.365)])
+    assert abs((found.error or 0) - 0.10517) < 1e-4
+    assert found.tau == pytest.approx(0.8)
+    assert found.trust(0.2) == 1.0
+    assert abs(found.trust(0.05) - 0.05 / 0.10517) < 1e-3
+    assert found.trust(0.0) == 0.0
+
+
+def test_with_few_pairs_nothing_speaks_against_the_simulator() -> None:
+    found = fidelity([(1.0, 9.0), (2.0, 8.0), (3.0, 7.0), (4.0, 6.0), (0.0, 1.0)])
+    assert (found.pairs, found.tau, found.trust(0.1)) == (4, None, 1.0)
+    assert fidelity([]).text.endswith("nothing measured yet")

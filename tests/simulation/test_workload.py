@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partitune.errors import SpecError
+from partitune.simulation.request import SharedPrefix
+from partitune.simulation.workload import RandomWorkload, read_trace
+
+
+def test_equal_lengths_all_at_once() -> None:
+    requests = RandomWorkload(16, 256, 32).requests()
+    assert {(r.arrival_s, r.prompt_tokens, r.output_tokens) for r in requests} == {(0.0, 256, 32)}
+    assert len({r.id for r in requests}) == 16
+
+
+def test_lengths_are_the_draws_of_the_benchmark() -> None:
+    # vllm bench serve, RandomDataset.get_sampling_params: default_rng(seed), inputs first, both bounds included.
+    requests = RandomWorkload(50, 1000, 21, range_ratio=0.3, seed=7).requests()
+    generator = np.random.default_rng(7)
+    assert [r.prompt_tokens for r in requests] == generator.integers(700, 1301, size=50).tolist()
+    assert [r.output_tokens for r in requests] == generator.integers(14, 29, size=50).tolist()
+
+
+def test_a_shared_prefix_comes_on_top() -> None:
+    # RandomDataset.sample: lengths are drawn before the prefix, total_input_len = prefix_len + input_len.
+    plain = RandomWorkload(20, 100, 21, range_ratio=0.3, seed=7).requests()
+    shared = RandomWorkload(20, 100, 21, range_ratio=0.3, seed=7, prefix_tokens=64).requests()
+    assert [r.prompt_tokens for r in shared] == [r.prompt_tokens + 64 for r in plain]
+    assert [r.output_tokens for r in shared] == [r.output_tokens for r in plain]
+    assert {r.prefix for r in shared} == {SharedPrefix("random", 64)}
+    assert {r.prefix for r in plain} == {None}
+
+
+def test_a_short_mean_never_gives_an_empty_request() -> None:
+    requests = RandomWorkload(200, 1, 1, range_ratio=0.9).requests()
+    assert {r.output_tokens for r in requests} == {1, 2}
+    assert min(r.prompt_tokens for r in requests) == 1
+
+
+@pytest.mark.parametrize("burstiness", [0.3, 1.0, 5.0, math.inf])
+def test_arrivals_sum_to_count_over_rate(burstiness: float) -> None:
+    arrivals = [r.arrival_s for r in RandomWorkload(400, 8, 8, rate_req_s=4.0, burstiness=burstiness).requests()]
+    assert arrivals == sorted(arrivals)
+    assert arrivals[-1] == pytest.approx(100.0)
+    gaps = np.diff(arrivals)
+    # A gamma distribution of shape k has a coefficient of variation of 1 / sqrt(k).
+    assert gaps.std() / gaps.mean() == pytest.approx(0.0 if burstiness == math.inf else burstiness**-0.5, rel=0.15)
+
+
+def test_the_seed_decides() -> None:
+    first, again, other = (RandomWorkload(20, 100, 10, 0.5, 2.0, seed=seed).requests() for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("count", 0), ("prompt_tokens", 0), ("output_tokens", -1), ("range_ratio", 1.0), ("rate_req_s", 0.0),
+     ("burstiness", math.nan), ("prefix_tokens", -1)],
+)  # fmt: skip
+def test_nonsense_is_refused(key: str, value: float) -> None:
+    with pytest.raises(SpecError, match=key):
+        RandomWorkload(**({"count": 1, "prompt_tokens": 1, "output_tokens": 1} | {key: value}))  # type: ignore[arg-type]
+
+
+def trace(path: Path, *lines: str) -> Path:
+    file = path / "trace.jsonl"
+    file.write_text("\n".join(lines))
+    return file
+
+
+def test_both_spellings_of_a_trace(tmp_path: Path) -> None:
+    ours = read_trace(
+        trace(
+            tmp_path,
+            '{"timestamp_s": 10.5, "prompt_tokens": 100, "output_tokens": 20}',
+            "",
+            '{"timestamp_s": 12, "prompt_tokens": 7, "output_tokens": 1, "user": "x"}',
+        )
+    )
+    assert [(r.arrival_s, r.prompt_tokens, r.output_tokens) for r in ours] == [(0.0, 100, 20), (1.5, 7, 1)]
+    mooncake = read_trace(
+        trace(
+            tmp_path,
+            '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}',
+            '{"timestamp": 30535, "input_length": 6472, "output_length": 26, "hash_ids": [46]}',
+        )
+    )
+    assert [(r.prompt_tokens, r.output_tokens) for r in mooncake] == [(6955, 52), (6472, 26)]
+    assert mooncake[1].arrival_s == pytest.approx(3.053)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", ["not JSON"]),
+        ("[1]", ["JSON object"]),
+        ('{"timestamp_s": 1, "prompt_tokens": 5}', ["output_tokens: missing"]),
+        ('{"timestamp_s": 1, "prompt_tokens": 5, "output_token": 5}', ["output_tokens: missing", "'output_token'"]),
+        ('{"timestamp": 1, "input_length": 5}', ["output_length: missing"]),
+        ('{"timestamp_s": "1", "prompt_tokens": 5, "output_tokens": 5}', ["timestamp_s", "'1'"]),
+        ('{"timestamp_s": NaN, "prompt_tokens": 5, "output_tokens": 5}', ["timestamp_s", "nan"]),
+        ('{"timestamp_s": 1, "prompt_tokens": 0, "output_tokens": 5}', ["prompt_tokens", "1 or more"]),
+        ('{"timestamp_s": 1, "prompt_tokens": 5, "output_tokens": 2.5}', ["output_tokens", "2.5"]),
+        ('{"timestamp_s": 1, "prompt_tokens": true, "output_tokens": 2}', ["prompt_tokens", "True"]),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, words: list[str]) -> None:
+    good = '{"timestamp_s": 1, "prompt_tokens": 5, "output_tokens": 5}'
+    file = trace(tmp_path, good, good, line)
+    with pytest.raises(SpecError) as caught:
+        read_trace(file)
+    assert f"{file}:3: " in str(caught.value)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_an_unreadable_or_empty_trace_is_refused(tmp_path: Path) -> None:
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for file in (tmp_path / "absent", tmp_path, binary, trace(tmp_path, "", "  ")):
+        with pytest.raises(SpecError, match=str(file)):
+            read_trace(file)

@@ -1,0 +1,48 @@
+"""Values that cross process borders survive the trip."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partitune import errors
+from partitune.candidate import Candidate, Measurement
+from tests.scripted import measurement
+
+knobs = st.dictionaries(
+    st.text("abcdefghij_", min_size=1), st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
+)
+
+
+@pytest.mark.parametrize("kind", errors.RunError.__subclasses__())
+def test_a_run_error_keeps_its_kind_text_and_grade_when_pickled(kind: type[errors.RunError]) -> None:
+    back = pickle.loads(pickle.dumps(kind("stage 3 is short", excess=2.5)))
+    assert (type(back), str(back), back.excess) == (kind, "stage 3 is short", 2.5)
+
+
+def test_every_error_is_in_the_tree_that_the_docstring_draws() -> None:
+    kinds = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, Exception)]
+    assert all(issubclass(kind, errors.PartituneError) for kind in kinds)
+    assert all(kind.__name__ in (errors.__doc__ or "") for kind in kinds)
+
+
+@given(partition=st.lists(st.integers(1, 99), min_size=1), knobs=knobs)
+def test_a_candidate_is_its_json_and_its_digest_does_not_depend_on_order(
+    partition: list[int], knobs: dict[str, bool | int | float | str]
+) -> None:
+    one = Candidate(tuple(partition), knobs)
+    assert Candidate.from_json(one.to_json()) == one
+    assert Candidate(tuple(partition), dict(reversed(knobs.items()))).digest == one.digest
+
+
+def test_different_candidates_have_different_digests() -> None:
+    digests = {Candidate((4, 4)).digest, Candidate((4, 4), {"a": 1}).digest, Candidate((4, 4), {"a": True}).digest}
+    assert len(digests) == 3
+
+
+def test_a_measurement_is_its_json() -> None:
+    one = measurement(12.0, ttft_p99_ms=0.5)
+    assert Measurement.from_json(one.to_json()) == one
