@@ -134,8 +134,8 @@ def candidate_of(problem: Problem, partition: tuple[int, ...] | None, knobs: Map
     """
     problem = problem.on(str(knobs.get(LAYOUT, problem.layout.name)))
     for name in knobs:
-        if name in problem.engine.said_elsewhere:
-            raise SpecError(f"{name}: partitune writes it; allowed: {problem.engine.said_elsewhere[name]}")
+        if name in problem.engine.written_by_partitune:
+            raise SpecError(f"{name}: partitune writes it; allowed: {problem.engine.written_by_partitune[name]}")
     candidate = Candidate(problem.default_partition if partition is None else partition, dict(knobs))
     typing = [one for one in problem.engine.check(problem.deployment(candidate)) if one.rule in FLAG_RULES]
     if typing:

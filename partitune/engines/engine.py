@@ -119,7 +119,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def said_elsewhere(self) -> Mapping[str, str]:
+    def written_by_partitune(self) -> Mapping[str, str]:
         """Flags and variables that partitune writes itself: name -> the key of a search space that they follow from."""
         ...
 

@@ -245,7 +245,7 @@ def pose(space: SearchSpace) -> Problem:
     cluster = _cluster(space)
     with _said_of(space, "cluster"):
         placement = place(layout=layout, order=chosen.rank_order(architecture), **cluster)
-    _refuse_names_said_elsewhere(space, chosen)
+    _refuse_names_written_by_partitune(space, chosen)
     with _said_of(space, "engine", "split_rule"):
         chosen.default_partition(len(architecture.layers), layout.pp, space.engine.version, space.engine.split_rule)
     return Problem(
@@ -359,7 +359,7 @@ def _requests(
     return tuple(drawn.requests()), load.concurrency
 
 
-def _refuse_names_said_elsewhere(space: SearchSpace, chosen: Engine) -> None:
+def _refuse_names_written_by_partitune(space: SearchSpace, chosen: Engine) -> None:
     """What follows from another key may not be given a second time, where it would be ignored or contradict."""
     sections: dict[tuple[str, ...], Iterable[str]] = {
         ("engine", "flags"): space.engine.flags,
@@ -371,8 +371,10 @@ def _refuse_names_said_elsewhere(space: SearchSpace, chosen: Engine) -> None:
         for name in names:
             if name == LAYOUT:
                 raise space.refuse(*path, name, text="partitune writes it; allowed: parallel.layouts")
-            if name in chosen.said_elsewhere:
-                raise space.refuse(*path, name, text=f"partitune writes it; allowed: {chosen.said_elsewhere[name]}")
+            if name in chosen.written_by_partitune:
+                raise space.refuse(
+                    *path, name, text=f"partitune writes it; allowed: {chosen.written_by_partitune[name]}"
+                )
 
 
 @contextmanager

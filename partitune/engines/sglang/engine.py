@@ -57,7 +57,7 @@ class Sglang:
 
     name = "sglang"
     partition_env = "SGLANG_PP_LAYER_PARTITION"
-    said_elsewhere: ClassVar[Mapping[str, str]] = {
+    written_by_partitune: ClassVar[Mapping[str, str]] = {
         partition_env: "seeds, knobs.partition or --partition",
         "model_path": "model",
         "pp_size": "parallel.pp",

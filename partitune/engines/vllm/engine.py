@@ -66,7 +66,7 @@ class Vllm:
 
     name = "vllm"
     partition_env = "VLLM_PP_LAYER_PARTITION"
-    said_elsewhere: ClassVar[Mapping[str, str]] = {
+    written_by_partitune: ClassVar[Mapping[str, str]] = {
         partition_env: "seeds, knobs.partition or --partition",
         "VLLM_USE_V2_MODEL_RUNNER": "engine.runner",
         "model": "model",

@@ -48,7 +48,7 @@ def forwarded_variables(runner: Runner) -> dict[str, str]:
 
 def _check_names(space: SearchSpace, recipe: LaunchRecipe) -> None:
     """Every flag and variable has one author: the search space, the runner, or the launcher."""
-    runner, elsewhere = recipe.runner, recipe.problem.engine.said_elsewhere
+    runner, elsewhere = recipe.runner, recipe.problem.engine.written_by_partitune
     of_space: dict[str, tuple[str, ...]] = dict.fromkeys(space.engine.flags, ("engine", "flags"))
     of_space |= dict.fromkeys(space.knobs.flags, ("knobs",))
     of_space |= dict.fromkeys(space.engine.env, ("engine", "env"))
