@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import (
     STATE_KINDS,
@@ -14,7 +15,7 @@ from partitune.models.architecture import (
     Layer,
 )
 
-H200 = Gpu("H200", 150_000_000_000, 4.8e12, 9.9e14, 2.0e15, 2.0e15, "test", "hopper")
+H200 = Gpu("H200", 150_000_000_000, 4.8e12, 9.9e14, 2.0e15, 2.0e15, "test", Generation.HOPPER)
 KIMI_K3_KINDS = "lllf" * 23 + "f"  # 93 layers: latent attention at every fourth and at the last (facts of the config)
 
 

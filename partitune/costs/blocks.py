@@ -69,9 +69,6 @@ def default_expert_kernel(architecture: Architecture) -> str:
 _SHARED_BESIDE_ROUTED = 256
 
 
-#: Generations on which the fitted curve is truer for prompts of latent attention than the table. The table was taken
-#: with 16-bit kernels, at 128K tokens 1.5 times as slow as DeepSeek-R1-FP4 runs on GB300 (vllm issue 41682).
-_FITTED_LATENT_PROMPTS = ("blackwell", "blackwell-rack")
 #: Start of an element-wise kernel (norm, residual add, embedding): aiconfigurator-core 0.12.0 `systems/*.yaml`,
 #: mem_empirical_constant_latency.
 ELEMENTWISE_FIXED_S = 3e-6
@@ -140,7 +137,9 @@ class AttentionTime:
         measured = measured_attention(block, hidden_size, layout.tp, kernels) if kernels else None
         self._none = block.kind is Attention.NONE
         self._small_s = _small_kernels(block) * ELEMENTWISE_FIXED_S
-        self._fitted_prompts = block.kind is Attention.MLA and gpu.generation in _FITTED_LATENT_PROMPTS
+        # There the fitted curve is truer for prompts of latent attention than the table, which was taken with 16-bit
+        # kernels, at 128K tokens 1.5 times as slow as DeepSeek-R1-FP4 runs on GB300 (vllm issue 41682).
+        self._fitted_prompts = block.kind is Attention.MLA and gpu.generation.value.data_centre_blackwell
         self._project = (measured and measured.projections) or fitted.project
         self._mix: Mixer = (measured and measured.mixer) or fitted
         self._project_measured = self._project is not fitted.project

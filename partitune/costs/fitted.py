@@ -17,7 +17,7 @@ from importlib import resources
 from partitune.costs.kernels import Curve
 from partitune.hardware.gpus import GPUS, Gpu
 
-#: GPU -> measured systems, nearest first. The first stands for the GPU itself where it has the same name.
+#: GPU -> measured systems, nearest first; then those of its generation. The first stands for the GPU itself where it has the same name.
 _NEAREST: dict[str, tuple[str, ...]] = {
     "H100": ("h100_sxm", "h200_sxm"),
     "H200": ("h200_sxm", "h100_sxm"),
@@ -27,15 +27,6 @@ _NEAREST: dict[str, tuple[str, ...]] = {
     "A100-80GB": ("a100_sxm",),
     "L40S": ("l40s",),
 }
-_NEAREST_BY_GENERATION: dict[str, tuple[str, ...]] = {
-    "ampere": ("a100_sxm",),
-    "ampere-pcie": ("l40s", "a100_sxm"),
-    "ada": ("l40s",),
-    "blackwell": ("b200_sxm", "b300_sxm"),
-    "blackwell-rack": ("gb200", "b300_sxm", "b200_sxm"),
-    "blackwell-pcie": ("l40s", "b200_sxm"),
-}
-_DATA_SHEET = "data sheet"  # no generation: kernels at the peaks
 #: Tried last, for everything.
 _ANY = ("h200_sxm", "h100_sxm", "b200_sxm", "a100_sxm")
 _OWN_SYSTEM = {name: systems[0] for name, systems in _NEAREST.items()}
@@ -57,7 +48,7 @@ class Fit:
 
     def curve(self, gpu: Gpu) -> Curve:
         """The curve on `gpu`: absolute constants as they are, fractions of its own peaks otherwise."""
-        if gpu.generation == _DATA_SHEET:
+        if gpu.at_peaks:
             return self._limit(gpu)
         if not self.peak:
             return Curve(self.fixed_us * 1e-6, 1e-9 / self.bandwidth, 1e-9 / self.compute, self.knee)
@@ -84,7 +75,7 @@ class Origin:
 
 def at_data_sheet(gpu: Gpu) -> Gpu:
     """The same GPU with kernels that reach its data sheet: what a roofline is drawn with."""
-    return replace(gpu, generation=_DATA_SHEET)
+    return replace(gpu, at_peaks=True)
 
 
 @cache
@@ -100,7 +91,7 @@ def fits() -> dict[str, dict[str, Fit]]:
 def curve(operation: str, gpu: Gpu) -> tuple[Curve, Origin]:
     """The curve of `operation` on `gpu` from the nearest measured system, and where it comes from."""
     systems = fits()[operation]
-    chain = _NEAREST.get(gpu.name, ()) + _NEAREST_BY_GENERATION.get(gpu.generation, ()) + _ANY
+    chain = _NEAREST.get(gpu.name, ()) + gpu.generation.value.measured_like + _ANY
     found = next((system for system in chain if system in systems), next(iter(systems)))
     own = _OWN_SYSTEM.get(gpu.name) == found
     fit = systems[found] if own else _carried_over(systems[found], gpu, found)

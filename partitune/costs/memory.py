@@ -21,6 +21,7 @@ import numpy as np
 
 from partitune.costs.blocks import rank_bytes
 from partitune.costs.cost_model import Floats
+from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.hardware.placement import Placement
@@ -301,13 +302,13 @@ def stage_memory(
     return MemoryModel(architecture, placement, settings).stage(stage, first, stop)
 
 
-def captured_sizes(settings: MemorySettings, generation: str) -> int:
+def captured_sizes(settings: MemorySettings, generation: Generation) -> int:
     """How many batch sizes vLLM captures in CUDA graphs by default (0.32 `config/vllm.py` _set_cudagraph_sizes).
 
     1, 2, 4, then every 8 below 256 and every 16 up to min(2 * max_num_seqs, 512, max_num_batched_tokens); data-centre
     Blackwell goes to 1024.
     """
-    ceiling = 1024 if generation in ("blackwell", "blackwell-rack") else 512
+    ceiling = 1024 if generation.value.data_centre_blackwell else 512
     largest = min(2 * settings.max_num_seqs, ceiling, settings.max_num_batched_tokens)
     return sum(size <= largest for size in (1, 2, 4, *range(8, 256, 8), *range(256, ceiling + 1, 16)))
 

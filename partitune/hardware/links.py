@@ -54,18 +54,6 @@ _ROWS: tuple[tuple[str, float, float, str], ...] = (
 #: Every known link by its name.
 LINKS: dict[str, Link] = {name: Link(name, us * 1e-6, gb * 1e9, source) for name, us, gb, source in _ROWS}
 
-#: generation of the GPU -> (link inside a node, link between nodes)
-_DEFAULTS = {
-    "ampere": ("nvlink-a100", "network-a100"),
-    "ampere-pcie": ("pcie4", "ethernet-100g"),
-    "ada": ("pcie4", "ethernet-100g"),
-    "hopper": ("nvlink-h100", "infiniband-400g"),
-    "blackwell": ("nvlink-b200", "infiniband-800g"),
-    "blackwell-rack": ("nvlink-b200", "nvlink-rack"),
-    "blackwell-pcie": ("pcie5", "ethernet-100g"),
-    "cdna3": ("infinity-fabric", "infiniband-400g"),
-}
-
 
 def link(name: str) -> Link:
     """The link called `name`, in any case.
@@ -81,10 +69,10 @@ def link(name: str) -> Link:
 
 
 def link_in_node(gpu: Gpu) -> Link:
-    """What joins two of these GPUs inside a node, unless the space says otherwise (unknown generation: PCIe 4)."""
-    return LINKS[_DEFAULTS.get(gpu.generation, ("pcie4", "ethernet-100g"))[0]]
+    """What joins two of these GPUs inside a node, unless the space says otherwise."""
+    return LINKS[gpu.generation.value.in_node]
 
 
 def link_between_nodes(gpu: Gpu) -> Link:
-    """What joins nodes of these GPUs, unless the space says otherwise (unknown generation: 100 Gb/s Ethernet)."""
-    return LINKS[_DEFAULTS.get(gpu.generation, ("pcie4", "ethernet-100g"))[1]]
+    """What joins nodes of these GPUs, unless the space says otherwise."""
+    return LINKS[gpu.generation.value.between_nodes]

@@ -3,8 +3,8 @@
 Decision: ranks are laid out as the launchers do. vLLM's `mp` executor (0.32 `v1/executor/multiproc_executor.py`) and
 SGLang (0.5.23 `srt/entrypoints/engine.py`) give every node the same number of ranks, contiguous, tensor ranks fastest;
 which of data and pipeline ranks counts slower differs (`RankOrder`). The tensor and context ranks of a stage must stay
-on one node: its all-reduce would run over the network twice a layer. Ray numbers nodes in an order of its own, see
-ray_order.py. GPUs of different types inside one stage work in step: the stage is as fast and large as the weakest.
+on one node: its all-reduce would run over the network twice a layer. Ray numbers nodes by ids it draws when the
+cluster starts. GPUs of different types inside one stage work in step: the stage is as fast and large as the weakest.
 """
 
 from __future__ import annotations

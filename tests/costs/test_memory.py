@@ -198,9 +198,9 @@ def test_a_tied_embedding_is_held_twice_only_when_the_ends_are_apart() -> None:
 
 # vLLM 0.32 config/vllm.py _set_cudagraph_sizes: [1, 2, 4] + every 8 below 256 + every 16 to the ceiling
 @pytest.mark.parametrize(
-    ("seqs", "tokens", "generation", "count"),
-    [(256, 8192, "hopper", 51), (1024, 8192, "hopper", 51), (128, 8192, "hopper", 35), (1024, 8192, "blackwell", 83),
-     (4, 8192, "hopper", 4), (256, 16, "hopper", 5)],
+    ("seqs", "tokens", "gpu_name", "count"),
+    [(256, 8192, "H200", 51), (1024, 8192, "H200", 51), (128, 8192, "H200", 35), (1024, 8192, "B200", 83),
+     (4, 8192, "H200", 4), (256, 16, "H200", 5)],
 )  # fmt: skip
-def test_captured_sizes_are_the_engines(seqs: int, tokens: int, generation: str, count: int) -> None:
-    assert captured_sizes(MemorySettings(tokens, seqs), generation) == count
+def test_captured_sizes_are_the_engines(seqs: int, tokens: int, gpu_name: str, count: int) -> None:
+    assert captured_sizes(MemorySettings(tokens, seqs), gpu(gpu_name).generation) == count

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from partitune.costs.fitted import fits
 from partitune.errors import SpecError
+from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import GPUS, gpu
-from partitune.hardware.links import link, link_between_nodes, link_in_node
+from partitune.hardware.links import LINKS, link, link_between_nodes, link_in_node
 
 
 def test_measured_constants() -> None:
@@ -27,3 +29,13 @@ def test_an_unknown_link_names_the_nearest() -> None:
     assert link("NVLink-H100").name == "nvlink-h100"
     with pytest.raises(SpecError, match="nvlink-h100"):
         link("nvlink-h10")
+
+
+def test_every_generation_names_links_and_measured_systems_that_exist() -> None:
+    systems = {system for measured in fits().values() for system in measured}
+    for generation in Generation:
+        facts = generation.value
+        assert {facts.in_node, facts.between_nodes} <= LINKS.keys()
+        assert facts.measured_like
+        assert set(facts.measured_like) <= systems
+    assert len({generation.value.label for generation in Generation}) == len(Generation.__members__)

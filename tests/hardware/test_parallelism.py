@@ -8,7 +8,6 @@ from partitune.errors import SpecError
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout, RankOrder, layout_named
 from partitune.hardware.placement import Placement, place, weakest
-from partitune.hardware.ray_order import RayNode, ray_order
 
 
 def placed(layout: Layout, order: RankOrder = RankOrder.REPLICAS_OUTSIDE, nodes: int = 2) -> Placement:
@@ -83,12 +82,3 @@ def test_the_weakest_of_unlike_gpus_is_least_in_every_figure() -> None:
         slow.bandwidth_bytes_s,
     )
     assert both.bf16_flops_s == min(slow.bf16_flops_s, small.bf16_flops_s)
-
-
-def test_ray_sorts_nodes_by_its_own_rule() -> None:
-    """vLLM PR 27360: driver first, then fewer workers, then the address as text. Newer executors sort by node id."""
-    nodes = [RayNode("d3", "10.0.0.5", 4), RayNode("b1", "10.0.0.9", 2), RayNode("c2", "10.0.0.10", 2),
-             RayNode("e4", "10.0.0.20", 2)]  # fmt: skip
-    legacy = [node.ip for node in ray_order(nodes, "e4", legacy=True)]
-    assert legacy == ["10.0.0.20", "10.0.0.10", "10.0.0.9", "10.0.0.5"]
-    assert [node.node_id for node in ray_order(nodes, "e4")] == ["e4", "b1", "c2", "d3"]

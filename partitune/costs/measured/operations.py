@@ -15,6 +15,7 @@ from functools import cache
 
 from partitune.costs.measured.grids import Grid, Surface
 from partitune.costs.measured.tables import Operation, Table, installed_release
+from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 
 #: Which folder of tables was measured on which GPU.
@@ -64,7 +65,7 @@ _EAGERLY_TIMED = frozenset({"causal_conv1d_fn_qkv3"})
 def kernels_on(gpu: Gpu, engine: str) -> Kernels | None:
     """What was measured of `engine` on `gpu`; None where nothing was, or the package is not installed."""
     system = _SYSTEMS.get(gpu.name)
-    releases = _RELEASES_AMPERE if gpu.generation == "ampere" else _RELEASES
+    releases = _RELEASES_AMPERE if gpu.generation is Generation.AMPERE else _RELEASES
     if system is None or engine not in releases or installed_release() is None:
         return None
     return Kernels(system, engine, releases)

@@ -38,7 +38,6 @@ _READ = VersionRange("SGLang", oldest=Version(0, 5, 16), newest=Version(0, 5, 23
 _LAST_RANKS_SINCE = Version(0, 5, 6)  # PR 13977; first ranks (PR 13282) were never released
 _STATE_TO_KV = 0.9  # mamba_full_memory_ratio
 _MIB = 1 << 20
-_BLACKWELL = ("blackwell", "blackwell-rack")
 #: Requests that run at once when no flag says so: the least that the engine derives from its KV pool, unless that is
 #: tiny (`mem_cache/kv_cache_configurator.py` resolve_max_num_reqs).
 FEWEST_ROWS = 2048
@@ -138,7 +137,7 @@ class Sglang:
         """8-bit activations with mxfp4 weights on data-centre Blackwell (`layers/quantization/mxfp4.py`; PR 34299)."""
         mxfp4 = any(layer.ffn.kind is Ffn.MOE and layer.ffn.expert_dtype == "mxfp4" for layer in architecture.layers)
         special = architecture.architecture.startswith("GptOss")
-        return "w4a8_mxfp4_mxfp8" if mxfp4 and not special and gpu.generation in _BLACKWELL else None
+        return "w4a8_mxfp4_mxfp8" if mxfp4 and not special and gpu.generation.value.data_centre_blackwell else None
 
     def is_asynchronous(self, deployment: Deployment) -> bool:
         """Never with a pipeline: overlap scheduling is forced off (`arg_groups/overrides.py`)."""

@@ -15,7 +15,6 @@ from partitune.hardware.gpus import Gpu
 
 #: Largest size captured by default; data-centre Blackwell (compute capability 10) captures more.
 _LARGEST, _LARGEST_BLACKWELL = 512, 1024
-_BLACKWELL = ("blackwell", "blackwell-rack")
 
 
 def capture_sizes(knobs: Mapping[str, Knob], gpu: Gpu) -> tuple[int, ...]:
@@ -37,7 +36,7 @@ def capture_sizes(knobs: Mapping[str, Knob], gpu: Gpu) -> tuple[int, ...]:
             raise SpecError(f"cudagraph_capture_sizes: {given!r} is not a list of whole numbers of 1 or more")
         return tuple(sorted({int(size) for size in listed if int(size) <= tokens}))
     limit = knobs.get("max_cudagraph_capture_size")
-    default = _LARGEST_BLACKWELL if gpu.generation in _BLACKWELL else _LARGEST
+    default = _LARGEST_BLACKWELL if gpu.generation.value.data_centre_blackwell else _LARGEST
     largest = min(2 * seqs, default) if limit is None else int(limit)
     sizes = {seqs} if limit is None and seqs <= largest else set()
     largest = min(tokens, largest)

@@ -12,6 +12,7 @@ from partitune.engines.registry import engine
 from partitune.engines.sglang.flags import NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu, gpu
 from partitune.hardware.parallelism import Layout
 from partitune.models.reader import load_architecture
@@ -64,12 +65,12 @@ def test_hybrid_state_is_charged_at_the_fullest_stage() -> None:
 
 @pytest.mark.parametrize(("gib", "chunk"), [(16, 2048), (24, 4096), (45, 4096), (80, 8192), (140, 8192), (180, 16384)])
 def test_chunk_default(gib: int, chunk: int) -> None:
-    card = Gpu("card", gib * GIB, 1.0, 1.0, 1.0, 1.0, "test")
+    card = Gpu("card", gib * GIB, 1.0, 1.0, 1.0, 1.0, "test", Generation.HOPPER)
     assert SGLANG.default_knobs(replace(DENSE, gpu=card))["chunked_prefill_size"] == chunk
 
 
 def test_static_memory_depends_on_parallel_size() -> None:
-    card = Gpu("card", 140 * GIB, 1.0, 1.0, 1.0, 1.0, "test")
+    card = Gpu("card", 140 * GIB, 1.0, 1.0, 1.0, 1.0, "test", Generation.HOPPER)
     small = SGLANG.default_knobs(replace(DENSE, gpu=card, layout=Layout()))["mem_fraction_static"]
     large = SGLANG.default_knobs(replace(DENSE, gpu=card, layout=Layout(tp=8, pp=8)))["mem_fraction_static"]
     reserved_mib = 512 + 1.5 * 8192 + 8 * 1024 + 2 * 512

@@ -14,6 +14,7 @@ from partitune.engines.engine import Deployment, Usage, refuse
 from partitune.engines.vllm.engine import Vllm
 from partitune.engines.vllm.pipelining import Regime
 from partitune.errors import OutOfMemory, SpecError
+from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture
@@ -95,7 +96,7 @@ def test_silent_switch_off_is_a_note_and_the_explicit_flag_is_refused() -> None:
     ],
 )
 def test_default_budget(gpu: str, gib: int, usage: Usage, tokens: int, seqs: int) -> None:
-    card = Gpu(gpu, gib * GIB, 1.0, 1.0, 1.0, 1.0, "test")
+    card = Gpu(gpu, gib * GIB, 1.0, 1.0, 1.0, 1.0, "test", Generation.HOPPER)
     knobs = VLLM.default_knobs(deployment(gpu=card, usage=usage))
     assert (knobs["max_num_batched_tokens"], knobs["max_num_seqs"]) == (tokens, seqs)
 
