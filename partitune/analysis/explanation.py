@@ -20,7 +20,7 @@ from partitune.candidate import Candidate, Knob, Result, StageReport
 from partitune.costs.cost_model import decode, prefill
 from partitune.costs.memory import StageMemory
 from partitune.costs.stages import StageSeconds
-from partitune.engines.engine import FLAG_RULES
+from partitune.engines.rules import FLAG_RULES
 from partitune.errors import SpecError
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver

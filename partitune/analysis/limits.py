@@ -30,7 +30,7 @@ from partitune.candidate import Candidate
 from partitune.costs.cost_model import Floats
 from partitune.costs.fitted import at_data_sheet
 from partitune.costs.roofline import RooflineCosts
-from partitune.engines.engine import Flow
+from partitune.engines.scheduling import Flow
 from partitune.errors import InfeasibleSpace, RunError
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.partition import format_partition

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from partitune.costs.cost_model import StageCosts
-from partitune.engines.engine import Deployment, Engine
-from partitune.engines.kv_plan import KvPlan
+from partitune.engines.deployment import Deployment
+from partitune.engines.engine import Engine
+from partitune.engines.memory import KvPlan
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.settings import SGLANG_OVERHEADS, sglang_settings

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from partitune.candidate import Candidate, Measurement, StageReport
 from partitune.costs.memory import StageMemory
-from partitune.engines.engine import Deployment
-from partitune.engines.kv_plan import KvPlan
+from partitune.engines.deployment import Deployment
+from partitune.engines.memory import KvPlan
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
 from partitune.execution.schedulers import scheduling_of
 from partitune.planning.problem import Problem

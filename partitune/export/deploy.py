@@ -20,7 +20,7 @@ import yaml
 
 from partitune import __version__
 from partitune.candidate import Candidate, Knob
-from partitune.engines.engine import Deployment, flag_knobs
+from partitune.engines.deployment import Deployment, flag_knobs
 from partitune.errors import SpecError
 from partitune.export.env_file import comment_line, parse, render
 from partitune.export.placement_notes import placement_notes, stages_differ_on_a_node, start_warnings

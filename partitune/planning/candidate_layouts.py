@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partitune.candidate import Candidate, Knob
-from partitune.engines.engine import FLAG_RULES, Violation
+from partitune.engines.rules import FLAG_RULES, Violation
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Ffn

@@ -20,7 +20,8 @@ from partitune.candidate import Candidate, Knob
 from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemoryModel, StageMemory
 from partitune.costs.roofline import RooflineCosts
-from partitune.engines.engine import Deployment, Engine
+from partitune.engines.deployment import Deployment
+from partitune.engines.engine import Engine
 from partitune.engines.registry import engine
 from partitune.errors import SpecError, did_you_mean
 from partitune.hardware.gpus import Gpu, gpu

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partitune.costs.cost_model import Batch
-from partitune.engines.engine import Flow
+from partitune.engines.scheduling import Flow
 from partitune.simulation.request import Request
 
 

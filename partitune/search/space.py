@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from partitune.candidate import Candidate, Knob
-from partitune.engines.engine import FLAG_RULES, SIZE_RULES
+from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.planning.candidate_layouts import searched
 from partitune.planning.legality import Bounds, stage_bounds

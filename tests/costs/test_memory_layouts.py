@@ -8,7 +8,7 @@ import pytest
 
 from partitune.candidate import Knob
 from partitune.costs.memory import EdgeCopies, MemoryModel, MemorySettings
-from partitune.engines.engine import Deployment
+from partitune.engines.deployment import Deployment
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.vllm.engine import Vllm
 from partitune.hardware.gpus import gpu

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from partitune.candidate import Knob
-from partitune.engines.engine import Deployment
+from partitune.engines.deployment import Deployment
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.vllm.engine import Vllm
 from partitune.hardware.gpus import gpu

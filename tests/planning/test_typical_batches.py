@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from partitune.candidate import Knob
-from partitune.engines.engine import Deployment, Flow
+from partitune.engines.deployment import Deployment
 from partitune.engines.registry import engine
+from partitune.engines.scheduling import Flow
 from partitune.hardware.parallelism import Layout
 from partitune.planning.typical_batches import typical_batches
 from partitune.simulation.request import Request

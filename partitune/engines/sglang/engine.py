@@ -19,12 +19,15 @@ from typing import ClassVar
 import numpy as np
 
 from partitune.candidate import Knob
+from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, remainder_last
-from partitune.engines.engine import Deployment, Floats, Flow, Violation, environment_knobs, flag_knobs
+from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
 from partitune.engines.flags import arguments, config_entries, read_config, whole_number
-from partitune.engines.kv_plan import KvPlan
+from partitune.engines.memory import KvPlan
 from partitune.engines.replicated_embeddings import sglang_copies
+from partitune.engines.rules import Violation
+from partitune.engines.scheduling import Flow
 from partitune.engines.sglang.flags import SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import attention_replicas, has_experts, layout_flags, resolved_layout
 from partitune.engines.sglang.rules import check_sglang

@@ -13,9 +13,10 @@ import difflib
 from collections.abc import Iterator, Mapping
 
 from partitune.candidate import Knob
-from partitune.engines.engine import Deployment, Violation, flag_knobs
+from partitune.engines.deployment import Deployment, flag_knobs
 from partitune.engines.flags import unknown_flag, whole_number
 from partitune.engines.head_sharding import head_faults
+from partitune.engines.rules import Violation
 from partitune.engines.sglang.flags import NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import ALL2ALL_BACKENDS, has_experts
 from partitune.hardware.parallelism import Layout

@@ -1,6 +1,6 @@
 """The values vLLM gives the flags nobody set.
 
-Decision: the engine derives its token budget from the GPU's memory and from how it is started, then caps one default by
+Decision: the engine derives its token budget from the GPU's memory, then caps one default by
 another. A comparison with "the default" is only honest with the same derivation.
 
 Source: vLLM 0.32.0 `engine/arg_utils.py` (get_batch_defaults, _set_default_max_num_seqs_and_batched_tokens_args),
@@ -12,26 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partitune.candidate import Knob
-from partitune.engines.engine import Usage
 from partitune.hardware.gpus import Gpu
 
 _GIB = 1 << 30
 _SLOW_WITH_LARGE_BATCHES = ("a100", "gb10")
 
 
-def default_knobs(
-    gpu: Gpu, usage: Usage, max_position: int, given: Mapping[str, Knob], state_cached: bool
-) -> dict[str, Knob]:
+def default_knobs(gpu: Gpu, max_position: int, given: Mapping[str, Knob], state_cached: bool) -> dict[str, Knob]:
     """Defaults of the scheduling and memory flags, as the engine resolves them beside the flags that are `given`.
 
     Args:
         gpu: the GPU the engine starts on.
-        usage: API server or offline class.
         max_position: longest context of the model; default of max_model_len.
         given: flags that were set.
         state_cached: the model has fixed-state layers (mamba_cache_mode follows prefix caching).
     """
-    tokens, seqs = _batch_defaults(gpu, usage)
+    tokens, seqs = _batch_defaults(gpu)
     if given.get("performance_mode") == "throughput":
         tokens, seqs = 2 * tokens, 2 * seqs
     longest = _whole(given.get("max_model_len"), max_position)
@@ -59,14 +55,13 @@ def default_knobs(
     }
 
 
-def _batch_defaults(gpu: Gpu, usage: Usage) -> tuple[int, int]:
-    """max_num_batched_tokens and max_num_seqs."""
-    server = usage is Usage.SERVER
+def _batch_defaults(gpu: Gpu) -> tuple[int, int]:
+    """max_num_batched_tokens and max_num_seqs of the API server (the offline class has others)."""
     if gpu.memory_bytes >= 160 * _GIB:
         return 16384, 1024
     if gpu.memory_bytes >= 70 * _GIB and not any(slow in gpu.name.lower() for slow in _SLOW_WITH_LARGE_BATCHES):
-        return (8192 if server else 16384), 1024
-    return (2048 if server else 8192), 256
+        return 8192, 1024
+    return 2048, 256
 
 
 def _whole(value: Knob | None, otherwise: int) -> int:

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from partitune.candidate import Knob
+from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
-from partitune.engines.engine import Deployment, Floats, Flow, Violation, environment_knobs, flag_knobs
+from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
 from partitune.engines.flags import arguments, config_entries, read_config
-from partitune.engines.kv_plan import KvPlan
+from partitune.engines.memory import KvPlan
 from partitune.engines.replicated_embeddings import vllm_copies
+from partitune.engines.rules import Violation
+from partitune.engines.scheduling import Flow
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.engines.vllm.defaults import default_knobs
 from partitune.engines.vllm.flags import VLLM_FLAGS
@@ -162,9 +165,7 @@ class Vllm:
         """The engine's values for scheduling and memory flags; `async_scheduling` is left to the regime."""
         architecture = deployment.architecture
         stateful = any(layer.attention.kind in STATE_KINDS for layer in architecture.layers)
-        return default_knobs(
-            deployment.gpu, deployment.usage, architecture.max_position, flag_knobs(deployment.knobs), stateful
-        )
+        return default_knobs(deployment.gpu, architecture.max_position, flag_knobs(deployment.knobs), stateful)
 
     def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
         """Defaults overlaid with the deployment's flags."""

@@ -20,7 +20,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from partitune.engines.kv_plan import KvPlan
+from partitune.engines.memory import KvPlan
 from partitune.errors import InfeasibleSpace, OutOfMemory
 
 Integers = NDArray[np.int64]

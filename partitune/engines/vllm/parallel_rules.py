@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from partitune.candidate import Knob
-from partitune.engines.engine import Deployment, Violation
+from partitune.engines.deployment import Deployment
 from partitune.engines.head_sharding import head_faults, kv_heads
+from partitune.engines.rules import Violation
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.models.architecture import STATE_KINDS, Architecture, Attention, Ffn
 

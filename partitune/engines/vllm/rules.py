@@ -13,8 +13,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 
 from partitune.candidate import Knob
-from partitune.engines.engine import Deployment, Violation, flag_knobs
+from partitune.engines.deployment import Deployment, flag_knobs
 from partitune.engines.flags import unknown_flag
+from partitune.engines.rules import Violation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
 from partitune.engines.vllm.model_runner import RUNNERS, choose_regime

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from partitune.candidate import Candidate
-from partitune.engines.engine import Deployment
+from partitune.engines.deployment import Deployment
 from partitune.engines.vllm.pipelining import Regime
 from partitune.errors import LaunchFailed, Unhealthy
 from partitune.execution.processes.launch import LaunchPlan

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from partitune.candidate import Candidate, Knob
-from partitune.engines.engine import Deployment, environment_knobs, flag_knobs
+from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
 from partitune.errors import Refused, SpecError
 from partitune.execution.processes.launch import LaunchPlan, ProcessPlan
 from partitune.execution.server.load_generators import PROGRAMS, Run, Target, words

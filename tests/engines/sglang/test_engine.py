@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from partitune.candidate import Knob
-from partitune.engines.engine import Deployment
+from partitune.engines.deployment import Deployment
 from partitune.engines.registry import engine
 from partitune.engines.sglang.flags import NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.vllm.flags import VLLM_FLAGS

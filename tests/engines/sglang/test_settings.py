@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from partitune.costs.cost_model import Batch
-from partitune.engines.engine import Deployment
-from partitune.engines.kv_plan import KvPlan
+from partitune.engines.deployment import Deployment
+from partitune.engines.memory import KvPlan
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.inputs import SglangSettings

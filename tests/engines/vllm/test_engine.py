@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from partitune.candidate import Knob
-from partitune.engines.engine import Deployment, Usage, refuse
+from partitune.engines.deployment import Deployment
+from partitune.engines.rules import refuse
 from partitune.engines.vllm.engine import Vllm
 from partitune.engines.vllm.pipelining import Regime
 from partitune.errors import OutOfMemory, SpecError
@@ -83,21 +84,20 @@ def test_silent_switch_off_is_a_note_and_the_explicit_flag_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "gib", "usage", "tokens", "seqs"),
+    ("gpu", "gib", "tokens", "seqs"),
     [
-        ("B300", 268, Usage.SERVER, 16384, 1024),
-        ("B200", 178, Usage.OFFLINE, 16384, 1024),
-        ("H200", 139, Usage.SERVER, 8192, 1024),
-        ("H100", 79, Usage.OFFLINE, 16384, 1024),
-        ("A100-80GB", 79, Usage.SERVER, 2048, 256),
-        ("NVIDIA GB10", 120, Usage.SERVER, 2048, 256),
-        ("L4", 22, Usage.SERVER, 2048, 256),
-        ("L4", 22, Usage.OFFLINE, 8192, 256),
+        ("B300", 268, 16384, 1024),
+        ("B200", 178, 16384, 1024),
+        ("H200", 139, 8192, 1024),
+        ("H100", 79, 8192, 1024),
+        ("A100-80GB", 79, 2048, 256),
+        ("NVIDIA GB10", 120, 2048, 256),
+        ("L4", 22, 2048, 256),
     ],
 )
-def test_default_budget(gpu: str, gib: int, usage: Usage, tokens: int, seqs: int) -> None:
+def test_default_budget(gpu: str, gib: int, tokens: int, seqs: int) -> None:
     card = Gpu(gpu, gib * GIB, 1.0, 1.0, 1.0, 1.0, "test", Generation.HOPPER)
-    knobs = VLLM.default_knobs(deployment(gpu=card, usage=usage))
+    knobs = VLLM.default_knobs(deployment(gpu=card))
     assert (knobs["max_num_batched_tokens"], knobs["max_num_seqs"]) == (tokens, seqs)
 
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from partitune.candidate import Knob
 from partitune.costs.cost_model import StageCosts
-from partitune.engines.engine import Deployment
-from partitune.engines.kv_plan import KvPlan
+from partitune.engines.deployment import Deployment
+from partitune.engines.memory import KvPlan
 from partitune.engines.sglang.engine import FEWEST_ROWS, Sglang
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.engines.sglang.scheduler.inputs import SglangSettings

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from partitune.engines.engine import Deployment
-from partitune.engines.kv_plan import KvPlan
+from partitune.engines.deployment import Deployment
+from partitune.engines.memory import KvPlan
 from partitune.engines.vllm.cuda_graphs import capture_sizes
 from partitune.engines.vllm.engine import Vllm
 from partitune.engines.vllm.kv_planning import Cache, group_layers

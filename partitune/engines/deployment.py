@@ -1,0 +1,55 @@
+"""One engine start: the value that every question to an engine is asked with.
+
+Decision: everything is asked with one value (which model, how many stages, which flags, which version), so that a
+default or a rule exists once and simulator, drivers, planner and export cannot ask about different starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from partitune.candidate import Knob
+from partitune.hardware.gpus import Gpu
+from partitune.hardware.parallelism import Layout
+from partitune.models.architecture import Architecture
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One engine start, before the partition is chosen or with it."""
+
+    version: str
+    architecture: Architecture
+    layout: Layout
+    gpu: Gpu  # of the first stage: engines take their defaults from the GPU they start on
+    knobs: Mapping[str, Knob] = field(
+        default_factory=dict
+    )  # flags by snake-case name; UPPER-CASE names are environment
+    partition: tuple[int, ...] | None = None  # None: the engine's default split
+    runner: str = "auto"  # vLLM's model runner: auto, v1, v2
+    nodes: int = 1  # that its ranks stand on
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self.layout.pp
+
+    @property
+    def tp(self) -> int:
+        """Tensor ranks of a stage."""
+        return self.layout.tp
+
+
+def flag_knobs(knobs: Mapping[str, Knob]) -> dict[str, Knob]:
+    """The knobs that are command-line flags."""
+    return {name: value for name, value in knobs.items() if not name.isupper()}
+
+
+def environment_knobs(knobs: Mapping[str, Knob]) -> dict[str, str]:
+    """The knobs that are environment variables (names in upper case) as text; true is 1, false is 0."""
+    return {
+        name: str(int(value)) if isinstance(value, bool) else str(value)
+        for name, value in knobs.items()
+        if name.isupper()
+    }

@@ -1,0 +1,100 @@
+"""What an engine takes and refuses: its spelling, its defaults, its own way to divide layers, and every rule it checks.
+
+Decision: rules are reported all together, each with its source, because a person who fixes one at a time launches once
+per rule. `FLAG_RULES` and `SIZE_RULES` tell a typing error and an impossible layout from a combination that a search
+may run into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from partitune.candidate import Knob
+from partitune.engines.deployment import Deployment
+from partitune.errors import SpecError
+from partitune.hardware.parallelism import Layout, RankOrder
+from partitune.models.architecture import Architecture
+
+#: Rules about one flag by itself: a person's typing error, not a combination that a search may run into.
+FLAG_RULES = frozenset({"unknown-flag", "removed-flag", "flag-value"})
+
+#: Rules about model and sizes alone: where one is broken no candidate can ever run.
+SIZE_RULES = frozenset(
+    {
+        "all2all-backend",
+        "dcp",
+        "expert-cut",
+        "expert-width",
+        "experts-missing",
+        "fewer-layers-than-stages",
+        "heads-over-tp",
+        "kv-heads-over-tp",
+        "no-pipeline-support",
+        "nodes",
+        "pcp",
+        "stages-over-nodes",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One rule that a deployment breaks."""
+
+    rule: str  # short name
+    message: str  # what was found and what is allowed
+    source: str  # engine file and version, or report
+
+
+class Rules(Protocol):
+    """What one engine takes and refuses."""
+
+    @property
+    def written_by_partitune(self) -> Mapping[str, str]:
+        """Flags and variables that partitune writes itself: name -> the key of a search space that they follow from."""
+        ...
+
+    def notes(self, version: str) -> tuple[str, ...]:
+        """What is assumed about this version; empty when its rules were read. Raises SpecError on a malformed one."""
+        ...
+
+    def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
+        """The engine's own split, or that of a named rule.
+
+        Raises:
+            SpecError: fewer layers than stages, or an unknown rule.
+        """
+        ...
+
+    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
+        """`layout` with what the engine derives from it: how tokens reach their experts, and in what portions."""
+        ...
+
+    def rank_order(self, architecture: Architecture) -> RankOrder:
+        """How it numbers the ranks of this model's replicas."""
+        ...
+
+    def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """Value that the engine gives each scheduling and memory flag that `deployment` does not set."""
+        ...
+
+    def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """The defaults overlaid with the deployment's own flags."""
+        ...
+
+    def check(self, deployment: Deployment) -> tuple[Violation, ...]:
+        """Every rule that the deployment breaks. Without a partition the engine's default split is not judged."""
+        ...
+
+
+def refuse(violations: Sequence[Violation], source: str) -> None:
+    """Raise one SpecError that names every violation.
+
+    Raises:
+        SpecError: `violations` is not empty.
+    """
+    if violations:
+        lines = "".join(f"\n  - {one.message} [{one.source}]" for one in violations)
+        raise SpecError(f"{source}: the engine would refuse this deployment:{lines}")
