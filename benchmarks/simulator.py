@@ -25,7 +25,8 @@ from partitune.engines.vllm.scheduler.inputs import DEFAULT_OVERHEADS, Scheduler
 from partitune.engines.vllm.scheduler.settings import vllm_settings
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.partition import format_partition
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import load_search_space
 from tests import reference_simulator
@@ -88,7 +89,7 @@ def problem_of(load: Load, stages: int = 8) -> Problem:
     requests, prompt, output, concurrency = load
     keys = {"requests": requests, "prompt_tokens": prompt, "output_tokens": output, "concurrency": concurrency}
     settings = {f"workload.{key}": value for key, value in keys.items()}
-    return pose(with_settings(load_search_space(SPACE), {**settings, "parallel.pp": stages}))
+    return resolve(with_settings(load_search_space(SPACE), {**settings, "parallel.pp": stages}))
 
 
 def started(problem: Problem) -> SchedulerSettings:

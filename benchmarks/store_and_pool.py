@@ -20,7 +20,7 @@ from pathlib import Path
 
 from partitune.candidate import Candidate, Knob, Measurement, Result, StageReport
 from partitune.execution.pools.pools import RayPool
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.search.budget import Budget
 from partitune.search.loop import search
 from partitune.search.space import Proposal, Space
@@ -103,16 +103,16 @@ def timed(run: Callable[[], object]) -> float:
 def through_ray(database: Path) -> None:
     """Fill `database` with trials that cost nothing."""
     spec = load_search_space(SPACE, project=ROOT)
-    points = Points(Space(pose(spec), spec))
+    points = Points(Space(resolve(spec), spec))
     with Store.open(database) as store, RayPool(NoOp()) as pool:
         store.create_study(
             SPACE, spec.resolved(), engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=0
         )
         recorder = Recorder(store)
-        search(Points(Space(pose(spec), spec)), pool, Recorder(_Nowhere()), Budget(500))  # type: ignore[arg-type]
+        search(Points(Space(resolve(spec), spec)), pool, Recorder(_Nowhere()), Budget(500))  # type: ignore[arg-type]
         bare_s = timed(lambda: search(points, pool, Recorder(_Nowhere()), Budget(2000)))  # type: ignore[arg-type]
         print(f"through Ray ({pool.free_slots} workers):        {2000 / bare_s:6.0f} trials/s")
-        points = Points(Space(pose(spec), spec))
+        points = Points(Space(resolve(spec), spec))
         stored_s = timed(lambda: search(points, pool, recorder, Budget(TRIALS)))
         print(f"through Ray into the database:  {TRIALS / stored_s:6.0f} trials/s")
     print(f"memory after {TRIALS // 10} and {TRIALS} trials: {' and '.join(map(str, recorder.memory_mib))} MiB")

@@ -1,9 +1,9 @@
-"""Published pipeline-parallel set-ups, posed as a user would pose them: a search space, the engine's rules, the driver.
+"""Published pipeline-parallel set-ups, written as users write theirs: a search space, the engine's rules, the driver.
 
 Decision: nothing here knows the answer. A case names a catalog model, a cluster, an engine start and a load, and goes
-through `pose` and the simulator's driver; a tensor-parallel baseline is the same with one stage. Two things that were
-measured and partitune does not offer are composed from its public parts: a checkpoint in another number format, and
-a tensor-parallel group that crosses nodes (the tool refuses to place one).
+through `resolve` and the simulator's driver; a tensor-parallel baseline is the same with one stage. Two things that
+were measured and partitune does not offer are composed from its public parts: a checkpoint in another number format,
+and a tensor-parallel group that crosses nodes (the tool refuses to place one).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from partitune.engines.vllm.scheduler.settings import vllm_settings
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.hardware.links import Link
 from partitune.models.published import find_model
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.run import Run
 from partitune.spec.search_space import SearchSpace
@@ -68,7 +69,7 @@ def problem(
     engine: Mapping[str, str] | None = None,
 ) -> Problem:
     """The search space of one set-up, looked up. `engine` may name version, runner and split_rule."""
-    return pose(
+    return resolve(
         SearchSpace.from_mapping(
             {
                 "kind": "search_space",

@@ -15,7 +15,7 @@ from partitune.execution.processes.node import LocalNodes
 from partitune.execution.processes.process_supervisor import start_ticks
 from partitune.execution.server.launch_recipe import LaunchRecipe
 from partitune.execution.server.server_driver import ServerDriver
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.fake_engine import ACT, PROGRAM
@@ -49,7 +49,7 @@ def recipe(
         "limits_s": {**LIMITS, **limits},
         "benchmark": {"warmup_requests": 2, **(benchmark or {})}, **runner,
     }  # fmt: skip
-    return LaunchRecipe.of(pose(space), space, Runner.from_mapping(settings, source="runner.yaml"))
+    return LaunchRecipe.of(resolve(space), space, Runner.from_mapping(settings, source="runner.yaml"))
 
 
 @dataclass(frozen=True)

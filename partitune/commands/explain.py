@@ -28,11 +28,11 @@ def add_explain(commands: Commands) -> None:
 def _explain(arguments: argparse.Namespace) -> int:
     from partitune.analysis.explanation import candidate_of, explain, trace
     from partitune.partition import parse_partition
-    from partitune.planning.problem import pose
+    from partitune.planning.resolve import resolve
     from partitune.report.output import stdout
     from partitune.report.terminal import print_explained
 
-    problem = _problem(pose(space_of(arguments)), arguments.part, wants_trace=arguments.trace is not None)
+    problem = _problem(resolve(space_of(arguments)), arguments.part, wants_trace=arguments.trace is not None)
     default = candidate_of(problem, None, {})
     given, stages = arguments.partition, candidate_of(problem, None, arguments.knobs).partition
     partition = None if given is None else parse_partition(given, stages=len(stages), layers=problem.layers)

@@ -24,7 +24,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
     from partitune.export.deploy import export
-    from partitune.planning.problem import pose
+    from partitune.planning.resolve import resolve
     from partitune.spec.search_space import SearchSpace
     from partitune.store.summary import remarks, trial_to_export
 
@@ -33,7 +33,7 @@ def _export(arguments: argparse.Namespace) -> int:
         summary = summary_of(store, study)
         spec = SearchSpace.from_mapping(store.study(study).spec, source=f"{store.label}: study {study}")
     trial = trial_to_export(summary, arguments.trial)
-    done = export(pose(spec), trial.result.candidate, Path(arguments.output), remarks(summary, trial))
+    done = export(resolve(spec), trial.result.candidate, Path(arguments.output), remarks(summary, trial))
     for remark in remarks(summary, trial):
         print(remark)
     print(f"wrote {done.env_file} and {done.config}; both were read back. Start with:")

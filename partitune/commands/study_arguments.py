@@ -62,7 +62,7 @@ def explained_summary_of(store: Store, study: str) -> Summary:
     """The same, with how far the best is from the limit, as the simulator sees it."""
     from partitune.analysis.limits import distances
     from partitune.errors import RunError
-    from partitune.planning.problem import pose
+    from partitune.planning.resolve import resolve
     from partitune.spec.search_space import SearchSpace
 
     summary = summary_of(store, study)
@@ -70,5 +70,5 @@ def explained_summary_of(store: Store, study: str) -> Summary:
         return summary
     with suppress(SpecError, RunError):  # a model that is no longer there, a best that only runs on the real engine
         spec = SearchSpace.from_mapping(store.study(study).spec, source=f"{store.label}: study {study}")
-        return replace(summary, distance=distances(pose(spec), summary.best.result.candidate))
+        return replace(summary, distance=distances(resolve(spec), summary.best.result.candidate))
     return summary

@@ -3,7 +3,8 @@
 Decision: the pairs are data (`data/published_pairs.yaml`), written as the search spaces a user would write, each with
 its source and with what that source does not state. A sign is the test; the ratio beside it is for the reader, since
 workload, kernels and often the GPU are not published to the last flag. Not among them are results about something that
-cannot be posed: schedulers that were proposed and never released, a tensor-parallel group across nodes, other vendors.
+no search space can say: schedulers that were proposed and never released, a tensor-parallel group across nodes,
+other vendors.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from partitune.candidate import Candidate
 from partitune.errors import PartituneError
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.models.published import find_model
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.objectives import METRICS, Direction
 from partitune.spec.search_space import SearchSpace
 
@@ -99,7 +100,7 @@ def published_pairs(folder: Path) -> Iterator[Pair]:
 
 def _metric(side: Mapping[str, Any], metric: str, config: Path) -> float:
     space = {key: value for key, value in side.items() if key not in ("model", "partition")}
-    problem = pose(
+    problem = resolve(
         SearchSpace.from_mapping(
             {"kind": "search_space", "name": "validation", "model": _model(side["model"], config), **space}
         )

@@ -1,6 +1,6 @@
 """Whole servers of one stage, measured by others, against the simulator: milliseconds per output token.
 
-Decision: a point is posed as a user would pose it and runs through the simulator's driver, so that scheduling, engine
+Decision: a point is written as users write theirs and runs through the simulator's driver, so that scheduling, engine
 time and stage times are held together. What the published table does not state is taken from the launch scripts of the
 benchmark it came from (InferenceX, github.com/InferenceMAX/InferenceMAX, `benchmarks/`): token budgets, no prefix
 cache, random lengths (assumed: 0.8 to 1 of the stated ones), and the expert kernel of gpt-oss on Blackwell. Nothing is
@@ -23,7 +23,8 @@ from partitune.errors import PartituneError
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.fidelity.points import Point, shipped_rows
 from partitune.models.published import find_model
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.spec.search_space import SearchSpace
 
 #: Requests of a run: some waves of the concurrency, as every request shall see the prompts of all others.
@@ -60,14 +61,14 @@ def server_points(folder: Path, every: int = 1) -> Iterator[Point | Skipped]:
 
 
 def _point(row: Mapping[str, str], folder: Path) -> Point:
-    posed = _posed(row, folder)
-    costs = posed.costs
+    problem = _resolved(row, folder)
+    costs = problem.costs
     if row["model"].startswith("openai/gpt-oss") and row["gpu"].startswith("B"):
         # The script sets VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8.
-        costs = _with(posed, "w4a8_mxfp4_mxfp8", row["engine"])
-    roofline = _with(posed, costs.expert_kernel, None)
+        costs = _with(problem, "w4a8_mxfp4_mxfp8", row["engine"])
+    roofline = _with(problem, costs.expert_kernel, None)
     concurrency, prompt, output = (int(row[key]) for key in ("concurrency", "prompt_tokens", "output_tokens"))
-    partition = posed.default_partition
+    partition = problem.default_partition
     step = costs.stage_costs(partition).sources(decode(concurrency, prompt + output // 2))[0]
     return Point(
         engine=f"{row['engine']} {row['version']}",
@@ -75,8 +76,8 @@ def _point(row: Mapping[str, str], folder: Path) -> Point:
         gpu=row["gpu"],
         case=f"{row['precision']} TP{row['tp']} {prompt}/{output} x {concurrency}",
         measured=float(row["tpot_ms"]),
-        predicted=_tpot_ms(replace(posed, costs=costs)),
-        roofline=_tpot_ms(replace(posed, costs=roofline)),
+        predicted=_tpot_ms(replace(problem, costs=costs)),
+        roofline=_tpot_ms(replace(problem, costs=roofline)),
         covered=step.measured / sum(step),
     )
 
@@ -89,12 +90,12 @@ def _with(problem: Problem, expert_kernel: str, engine: str | None) -> RooflineC
     return RooflineCosts(problem.architecture, problem.placement, expert_kernel=expert_kernel, measured_engine=engine)
 
 
-def _posed(row: Mapping[str, str], folder: Path) -> Problem:
+def _resolved(row: Mapping[str, str], folder: Path) -> Problem:
     concurrency, prompt, output = (int(row[key]) for key in ("concurrency", "prompt_tokens", "output_tokens"))
     fixed = row["model"] == _FIXED_LENGTHS
     share = 1.0 if fixed else 0.9
     version = row["version"].removesuffix(".post1")
-    return pose(
+    return resolve(
         SearchSpace.from_mapping(
             {
                 "kind": "search_space",

@@ -6,8 +6,8 @@ The study's files become one zip, which Ray uploads as it is. partitune travels 
 for a wheel every node runs `pip install` (ray 2.60, `_private/runtime_env/packaging.py`, install_wheel_package), so
 nodes without pip fail and any declared dependency, Ray included, is downloaded beside the one that runs.
 
-A shipped file keeps its path at home (`catalog.at_hand`), so the study in the database is the one a search at home
-would have stored: it can be shown, exported and resumed from either side.
+A shipped file keeps its path at home (`catalog.readable_path`), so the study in the database is the one a search at
+home would have stored: it can be shown, exported and resumed from either side.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import yaml
 
 from partitune import __version__
 from partitune.errors import SpecError
-from partitune.spec.catalog import Kind, at_hand, shipped
+from partitune.spec.catalog import Kind, readable_path, shipped
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from partitune.spec.yaml.spec_file import SpecFile
@@ -88,7 +88,7 @@ def pack(space: SearchSpace, runner: Runner) -> Shipment:
     """
     space_path, runner_path = (f"{kind.folder}/{file.name}.yaml" for kind, file in _kinds(space, runner))
     found = {space_path: as_yaml(space.resolved()), runner_path: as_yaml(runner.resolved())}
-    of_space = {"/".join((FILES, *named.parts[1:])): at_hand(named) for named in named_files(space)}
+    of_space = {"/".join((FILES, *named.parts[1:])): readable_path(named) for named in named_files(space)}
     of_runner = {f"{Kind.RUNNER.folder}/{path}": named for path, named in runner.named_files().items()}
     for path, named in {**of_space, **of_runner}.items():
         try:
@@ -114,9 +114,9 @@ def named_files(space: SearchSpace) -> list[Path]:
     """The files a search space names: of a model its config.json (and ModelOpt's beside it), and the traces."""
     found = []
     if (model := space.model_path) is not None:
-        config = model / "config.json" if at_hand(model).is_dir() else model
+        config = model / "config.json" if readable_path(model).is_dir() else model
         quantisation = config.parent / "hf_quant_config.json"
-        found += [config, quantisation] if at_hand(quantisation).is_file() else [config]
+        found += [config, quantisation] if readable_path(quantisation).is_file() else [config]
     return [*found, *dict.fromkeys(space.trace_paths)]
 
 

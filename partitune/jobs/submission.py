@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError
 from partitune.errors import SpecError
 from partitune.jobs.client import Job
 from partitune.jobs.package import FILES, Shipment, pack
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.catalog import SHIPPED_FILES
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -56,7 +56,7 @@ def prepare(
         SpecError: anything of it that cannot work.
     """
     results = _destination(database, home)
-    pose(space)
+    resolve(space)
     try:
         command = shlex.split(python)
     except ValueError as error:

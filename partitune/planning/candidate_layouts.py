@@ -19,7 +19,8 @@ from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Ffn
 from partitune.planning.legality import stage_bounds
 from partitune.planning.planner import Planner
-from partitune.planning.problem import LAYOUT, Problem, layout_of
+from partitune.planning.problem import LAYOUT, Problem
+from partitune.planning.resolve import layout_of
 from partitune.planning.typical_batches import cohorts
 from partitune.spec.search_space import SearchSpace
 

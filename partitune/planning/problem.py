@@ -1,18 +1,15 @@
-"""A search space with every name looked up: the model's layers, the stages' places, the engine, the load.
+"""What is fixed while candidates vary: the model's layers, the stages' places, the engine, the load.
 
-Decision: this is the last place that sees the file. Whatever a name turns out to mean, or not to mean, is said here
-with the file's own line; from here on a candidate is judged against one frozen value that can be pickled to any
-worker. A candidate may name a layout other than the file's; `of` then makes the same problem on that layout, and of
-several loads `parts` makes a problem each, so that everything below stays written for one layout and one load.
+Decision: a candidate is judged against one frozen value that can be pickled to any worker. A candidate may name a
+layout other than the file's; `of` then makes the same problem on that layout, and of several loads `parts` makes a
+problem each, so that everything below stays written for one layout and one load.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, TypeVar
+from typing import TypedDict
 
 import numpy as np
 
@@ -22,25 +19,17 @@ from partitune.costs.memory import MemoryModel, StageMemory
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
-from partitune.engines.registry import engine
 from partitune.errors import SpecError, did_you_mean
-from partitune.hardware.gpus import Gpu, gpu
-from partitune.hardware.links import Link, link
+from partitune.hardware.gpus import Gpu
+from partitune.hardware.links import Link
 from partitune.hardware.parallelism import Layout, layout_named
 from partitune.hardware.placement import Placement, place
 from partitune.models.architecture import Architecture
-from partitune.models.reader import load_architecture
 from partitune.planning.serving_cost import Tariff
-from partitune.planning.workload_mix import Load, Mix, Over
+from partitune.planning.workload_mix import Load, Mix
 from partitune.simulation.request import Request
-from partitune.simulation.workload import RandomWorkload, read_trace
-from partitune.spec.catalog import at_hand
 from partitune.spec.objectives import METRICS, Direction
-from partitune.spec.search_space import SearchSpace
-from partitune.spec.serving import Sizes
-from partitune.spec.workload import MixWorkload, SingleLoad, TraceWorkload
 
-_Value = TypeVar("_Value", Gpu, float)
 #: The knob by which a candidate names its layout, where layouts vary.
 LAYOUT = "layout"
 
@@ -84,7 +73,7 @@ class Problem:
             return self
         if name not in self._on_layout:
             placement = self.placed(layout_named(name, self.layout))
-            costs = _costs(self.architecture, placement, self.engine)
+            costs = roofline_costs(self.architecture, placement, self.engine)
             self._on_layout[name] = replace(self, placement=placement, costs=costs, _on_layout={})
         return self._on_layout[name]
 
@@ -230,60 +219,8 @@ def fixed_kv_bytes(settings: Mapping[str, Knob]) -> int | None:
     return given if isinstance(given, int) else None
 
 
-def pose(space: SearchSpace) -> Problem:
-    """Look up every name of `space`.
-
-    Raises:
-        SpecError: a name, size or value that means nothing; names the file, the line and what is allowed.
-    """
-    with _said_of(space, "model"):
-        architecture = load_architecture(at_hand(space.model_path) if space.model_path else space.model)
-    with _said_of(space, "engine", "name"):
-        chosen = engine(space.engine.name)
-    with _said_of(space, "engine", "version"):
-        chosen.notes(space.engine.version)
-    layout = chosen.resolved_layout(layout_of(space.parallel), architecture)
-    cluster = _cluster(space)
-    with _said_of(space, "cluster"):
-        placement = place(layout=layout, order=chosen.rank_order(architecture), **cluster)
-    _refuse_names_written_by_partitune(space, chosen)
-    with _said_of(space, "engine", "split_rule"):
-        chosen.default_partition(len(architecture.layers), layout.pp, space.engine.version, space.engine.split_rule)
-    return Problem(
-        name=space.name,
-        model=str(space.model_path or space.model),
-        architecture=architecture,
-        placement=placement,
-        engine=chosen,
-        version=space.engine.version,
-        runner=space.engine.runner,
-        split_rule=space.engine.split_rule,
-        baseline={**space.engine.flags, **space.engine.env},
-        mix=_mix(space),
-        goodput=space.goodput.limits,
-        tariff=Tariff(space.cluster.gpu_hour_price_usd, space.cluster.gpu_power_w),
-        limits=dict(space.slo),
-        costs=_costs(architecture, placement, chosen),
-        cluster=cluster,
-    )
-
-
-def layout_of(parallel: Sizes) -> Layout:
-    """The sizes of a file as a value."""
-    return Layout(
-        tp=parallel.tp,
-        pp=parallel.pp,
-        dp=parallel.dp,
-        pcp=parallel.pcp,
-        dcp=parallel.dcp,
-        expert_ranks=parallel.expert_ranks,
-        all2all_backend=parallel.all2all_backend,
-        all_reduce_backend=parallel.all_reduce_backend,
-        expert_imbalance=parallel.expert_imbalance,
-    )
-
-
-def _costs(architecture: Architecture, placement: Placement, chosen: Engine) -> RooflineCosts:
+def roofline_costs(architecture: Architecture, placement: Placement, chosen: Engine) -> RooflineCosts:
+    """What layers cost on these GPUs, by the roofline and by what was measured under this engine."""
     kernel = chosen.expert_kernel(architecture, placement.gpus[0])
     return RooflineCosts(architecture, placement, expert_kernel=kernel, measured_engine=chosen.name)
 
@@ -297,94 +234,3 @@ class ClusterGpus(TypedDict):
     reserved_gib: Sequence[float]
     in_node: Link | None
     between_nodes: Link | None
-
-
-def _cluster(space: SearchSpace) -> ClusterGpus:
-    cluster = space.cluster
-    with _said_of(space, "cluster", "gpu"):
-        gpus = [gpu(name) for name in ([cluster.gpu] if isinstance(cluster.gpu, str) else cluster.gpu)]
-    links: dict[str, Link] = {}
-    for key, name in (("in_node", cluster.links.in_node), ("between_nodes", cluster.links.between_nodes)):
-        if name is not None:
-            with _said_of(space, "cluster", "links", key):
-                links[key] = link(name)
-    reserved = cluster.reserved_gib
-    return ClusterGpus(
-        gpus=_per_gpu(gpus, space),
-        nodes=cluster.nodes,
-        gpus_per_node=cluster.gpus_per_node,
-        reserved_gib=_per_gpu(list(reserved) if isinstance(reserved, tuple) else [reserved], space),
-        in_node=links.get("in_node"),
-        between_nodes=links.get("between_nodes"),
-    )
-
-
-def _per_gpu(values: Sequence[_Value], space: SearchSpace) -> Sequence[_Value]:
-    """A list with one entry a stage of `parallel` as one with an entry for every GPU, which any layout can be cut from.
-
-    Left as it is where it does not cover the cluster: then only `parallel` itself can be placed.
-    """
-    width = space.parallel.tp * space.parallel.pcp
-    total = space.cluster.nodes * space.cluster.gpus_per_node
-    if 1 < len(values) < total and space.parallel.dp == 1 and len(values) * width == total:
-        return [value for value in values for _ in range(width)]
-    return values
-
-
-def _mix(space: SearchSpace) -> Mix:
-    if not isinstance(space.workload, MixWorkload):
-        return Mix((Load(*_requests(space, space.workload, 0, "workload")),))
-    loads = []
-    for index, (part, name) in enumerate(zip(space.workload.parts, space.workload.names, strict=True)):
-        requests, concurrency = _requests(space, part, index, "workload", "parts", index)
-        loads.append(Load(requests, concurrency, name, part.weight))
-    return Mix(tuple(loads), Over(space.workload.over))
-
-
-def _requests(
-    space: SearchSpace, load: SingleLoad, index: int, *path: str | int
-) -> tuple[tuple[Request, ...], int | None]:
-    """Requests and concurrency of the load at `path`; loads of one mix are drawn with seeds of their own."""
-    if isinstance(load, TraceWorkload):
-        with _said_of(space, *path, "file"):
-            return tuple(read_trace(at_hand(space.absolute(load.file))))[: load.requests], None
-    drawn = RandomWorkload(
-        count=load.requests,
-        prompt_tokens=load.prompt_tokens,
-        output_tokens=load.output_tokens,
-        range_ratio=load.range_ratio,
-        rate_req_s=load.request_rate_req_s or math.inf,
-        burstiness=load.burstiness,
-        seed=space.random_seed + index,
-    )
-    return tuple(drawn.requests()), load.concurrency
-
-
-def _refuse_names_written_by_partitune(space: SearchSpace, chosen: Engine) -> None:
-    """What follows from another key may not be given a second time, where it would be ignored or contradict."""
-    sections: dict[tuple[str, ...], Iterable[str]] = {
-        ("engine", "flags"): space.engine.flags,
-        ("engine", "env"): space.engine.env,
-        ("knobs",): space.knobs.flags,
-        ("knobs", "env"): space.knobs.env,
-    }
-    for path, names in sections.items():
-        for name in names:
-            if name == LAYOUT:
-                raise space.refuse(*path, name, text="partitune writes it; allowed: parallel.layouts")
-            if name in chosen.written_by_partitune:
-                raise space.refuse(
-                    *path, name, text=f"partitune writes it; allowed: {chosen.written_by_partitune[name]}"
-                )
-
-
-@contextmanager
-def _said_of(space: SearchSpace, *path: str | int) -> Iterator[None]:
-    """Give what a room says about a value the line it was written on."""
-    try:
-        yield
-    except SpecError as error:
-        key = path[-1]
-        raise space.refuse(
-            *path, text=str(error).removeprefix(f"{'.'.join(map(str, path))}: ").removeprefix(f"{key}: ")
-        ) from error

@@ -21,7 +21,8 @@ from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.hardware.parallelism import Layout
 from partitune.partition import format_partition
 from partitune.planning.candidate_layouts import Considered, considered
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.report.output import Output, table
 from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace
@@ -90,7 +91,7 @@ def compare_layouts(spec: SearchSpace, knobs: Mapping[str, Knob]) -> Compared:
     Raises:
         SpecError: the search space.
     """
-    problem = pose(spec)
+    problem = resolve(spec)
     start = {**Space(problem, spec).starting_knobs, **knobs}
     every = considered(problem, spec, start)
     usable = [one for one in every if not one.reasons]

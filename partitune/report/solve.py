@@ -22,7 +22,8 @@ from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.models.legal_cuts import illegal_reasons
 from partitune.partition import format_partition
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN
-from partitune.planning.problem import LAYOUT, Problem, pose
+from partitune.planning.problem import LAYOUT, Problem
+from partitune.planning.resolve import resolve
 from partitune.planning.stage_order import count_orders, launchable_orders
 from partitune.planning.typical_batches import cohorts
 from partitune.report.output import Output, table
@@ -131,7 +132,7 @@ def solve(spec: SearchSpace, knobs: Mapping[str, Knob]) -> Solved:
     Raises:
         SpecError: the search space, or a combination of flags that the engine refuses.
     """
-    problem = pose(spec)
+    problem = resolve(spec)
     candidate_of(problem, None, knobs)  # flags and values that no engine takes
     layout = str(knobs.get(LAYOUT, problem.layout.name))
     planner, problem = Space(problem, spec).planner_on(layout), problem.on(layout)
@@ -213,7 +214,7 @@ def _solved_orders(
         plain = spec.resolved()
         plain["cluster"] = {**plain["cluster"], "gpu": list(gpus), "reserved_gib": list(reserved)}
         ordered = SearchSpace.from_mapping(plain, source=f"{spec.name} in another order")
-        planner = Space(pose(ordered), ordered).planner
+        planner = Space(resolve(ordered), ordered).planner
         try:
             partition = planner.partition(EXACT_PLAN, knobs)
         except InfeasibleSpace:

@@ -26,7 +26,7 @@ from partitune.execution.pools.choice import choose_pool
 from partitune.execution.pools.pools import Pool
 from partitune.execution.ray.cluster import reach
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.search.budget import Budget, Progress
 from partitune.search.finals import play
 from partitune.search.loop import search
@@ -121,7 +121,7 @@ def start(plan: Plan) -> tuple[Space, Pool]:
     Raises:
         SpecError: names the file and line; StoreError: the study's name; ClusterError: nothing listens at the address.
     """
-    problem = pose(plan.spec)
+    problem = resolve(plan.spec)
     driver = choose_driver(problem, plan.spec, plan.runner)
     space = Space(problem, plan.spec)
     if plan.pool == "local" and plan.ray_address is not None:

@@ -107,7 +107,7 @@ def list_catalog(kind: Kind, *, project: Path = Path()) -> list[Entry]:
     return [found[name] for name in sorted(found)]
 
 
-def at_hand(path: Path) -> Path:
+def readable_path(path: Path) -> Path:
     """Where to read an absolute `path` that a search space names: from what a Ray job was shipped with, else there."""
     folder = os.environ.get(SHIPPED_FILES)
     copy = Path(folder or "", *path.parts[1:])

@@ -16,7 +16,8 @@ from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.planning.throughput import throughput_bound
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
@@ -25,7 +26,7 @@ from partitune.spec.search_space import SearchSpace, load_search_space
 
 
 def problem(name: str, **changes: Any) -> Problem:
-    return pose(
+    return resolve(
         with_settings(load_search_space(name), {key.replace("__", "."): value for key, value in changes.items()})
     )
 
@@ -160,7 +161,7 @@ def test_on_unequal_gpus_a_shorter_sum_is_found_even_with_one_group() -> None:
     plain = load_search_space("llama-70b-pp4").resolved()
     plain["cluster"] = {"nodes": 1, "gpus_per_node": 4, "gpu": ["H100", "H100", "A100-80GB", "A100-80GB"]}
     plain["workload"] = {"kind": "random", "requests": 1, "prompt_tokens": 256, "output_tokens": 64, "concurrency": 1}
-    posed = pose(SearchSpace.from_mapping(plain, source="test"))
+    posed = resolve(SearchSpace.from_mapping(plain, source="test"))
     found = of(posed)
     assert found.in_flight == 1
     fast, slow = sum(found.best_partition[:2]), sum(found.best_partition[2:])

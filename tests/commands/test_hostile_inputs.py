@@ -29,7 +29,7 @@ from partitune.export.env_file import parse, render
 from partitune.jobs.home import Home
 from partitune.models.reader import load_architecture
 from partitune.partition import format_partition, parse_partition
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.search.space import Space
 from partitune.simulation.workload import read_trace
 from partitune.spec.overrides import parse_settings, with_settings
@@ -100,7 +100,7 @@ def test_search_spaces(folder: Path, text: str) -> None:
     with suppress(PartituneError):
         spec = load_search_space(str(file))
         assert SearchSpace.from_mapping(spec.resolved(), source="again").resolved() == spec.resolved()
-        problem = pose(spec)
+        problem = resolve(spec)
         Space(problem, spec)
 
 

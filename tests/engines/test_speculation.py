@@ -13,7 +13,7 @@ from partitune.engines.sglang.flags import SGLANG_FLAGS
 from partitune.engines.speculation import speculation_note
 from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.engines.vllm.rules import draft_method
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.search_space import load_search_space
 
 
@@ -38,7 +38,7 @@ def test_every_flag_of_the_engines_that_asks_for_it_is_known() -> None:
     ],
 )
 def test_explain_says_so_and_what_of_the_memory_is_counted(space: str, flags: dict[str, str], counted: str) -> None:
-    posed = pose(load_search_space(space))
+    posed = resolve(load_search_space(space))
     (note,) = [one for one in explain(posed, candidate_of(posed, None, flags)).notes if "speculative" in one]
     assert "not simulated: neither the drafter's time" in note
     assert note.partition("memory is counted: ")[2].startswith(counted)

@@ -14,7 +14,7 @@ from partitune.errors import BenchmarkFailed, LaunchFailed, OutOfMemory, TimedOu
 from partitune.execution.command import CommandDriver
 from partitune.execution.processes.node import LocalNodes
 from partitune.execution.server.launch_recipe import LaunchRecipe
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.catalog import Kind, shipped
 from partitune.spec.runner import Runner, load_runner
 from partitune.spec.search_space import SearchSpace
@@ -51,7 +51,7 @@ def driver(folder: Path, command: list[str], **settings: object) -> CommandDrive
     space = SearchSpace.from_mapping(SPACE, source="fake.yaml")
     given = {"name": "r", "driver": "command", "command": command, **settings}
     runner = Runner.from_mapping(given, source="r.yaml", folder=folder)
-    return CommandDriver(LaunchRecipe.of(pose(space), space, runner), LocalNodes(folder / "state"))
+    return CommandDriver(LaunchRecipe.of(resolve(space), space, runner), LocalNodes(folder / "state"))
 
 
 def python(folder: Path, text: str) -> list[str]:
@@ -150,7 +150,7 @@ def slurm(folder: Path, **given: object) -> CommandDriver:
     example = {**load_runner("slurm").resolved(), **settings}
     runner = Runner.from_mapping(example, source="slurm.yaml", folder=Path(str(shipped(Kind.RUNNER))))
     space = SearchSpace.from_mapping(SPACE, source="fake.yaml")
-    return CommandDriver(LaunchRecipe.of(pose(space), space, runner), LocalNodes(folder / "state"))
+    return CommandDriver(LaunchRecipe.of(resolve(space), space, runner), LocalNodes(folder / "state"))
 
 
 def test_the_slurm_example_measures_and_leaves_nothing(tmp_path: Path) -> None:

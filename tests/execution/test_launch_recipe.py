@@ -13,7 +13,7 @@ from partitune.engines.installed_flags import read_help
 from partitune.errors import Refused, SpecError
 from partitune.execution.processes.launch import LaunchPlan
 from partitune.execution.server.launch_recipe import LaunchRecipe
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.engine_output import recorded
@@ -28,7 +28,7 @@ def recipe(space: dict[str, object], **runner: object) -> LaunchRecipe:
     whole = {"name": "s", "model": "qwen3-8b", "workload": LOAD, **space}
     found = SearchSpace.from_mapping(whole, source="s.yaml")
     return LaunchRecipe.of(
-        pose(found), found, Runner.from_mapping({"name": "r", "driver": "vllm", **runner}, source="r.yaml")
+        resolve(found), found, Runner.from_mapping({"name": "r", "driver": "vllm", **runner}, source="r.yaml")
     )
 
 

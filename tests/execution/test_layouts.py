@@ -18,7 +18,8 @@ from partitune.execution.driver import RULES_CONSTRAINT, run
 from partitune.execution.drivers import choose_driver, group_of
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.server.launch_recipe import LaunchRecipe
-from partitune.planning.problem import LAYOUT, pose
+from partitune.planning.problem import LAYOUT
+from partitune.planning.resolve import resolve
 from partitune.spec.objectives import COST
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -49,7 +50,7 @@ def runner(**given: object) -> Runner:
 
 
 def recipe(found: SearchSpace, **given: object) -> LaunchRecipe:
-    return LaunchRecipe.of(pose(found), found, runner(**given))
+    return LaunchRecipe.of(resolve(found), found, runner(**given))
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_nodes_follow_the_layout_and_the_slot_is_the_cluster() -> None:
             assert process.argv[process.argv.index("--pipeline-parallel-size") + 1] == str(len(candidate.partition))
             assert ("--nnodes" in process.argv) == (count == 2)
             assert "--layout" not in process.argv
-    driver = choose_driver(pose(found), found, runner(nodes={"start": "ray"}))
+    driver = choose_driver(resolve(found), found, runner(nodes={"start": "ray"}))
     assert group_of(driver) == RayGroup(2, 2)
     with pytest.raises(Refused, match="layout tp1-pp4 is not one of this search space: only tp1-pp2"):
         recipe(spec(parallel={"tp": 1, "pp": 2})).on_layout_of(FOUR_STAGES)
@@ -174,7 +175,7 @@ def test_a_command_is_told_the_size_of_the_layout(bench: Bench) -> None:
         "driver": "command",
         "command": ["run", "{nodes}x{gpus_per_node}", "{result}"],
     }
-    made = LaunchRecipe.of(pose(found), found, Runner.from_mapping(settings, source="r.yaml"))
+    made = LaunchRecipe.of(resolve(found), found, Runner.from_mapping(settings, source="r.yaml"))
     driver = bench.driver()
     with driver.source.nodes(1) as (node,):
         for candidate, sizes in ((TWO_STAGES, "1x2"), (FOUR_STAGES, "2x2")):

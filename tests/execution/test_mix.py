@@ -17,7 +17,7 @@ from partitune.execution.command import CommandDriver
 from partitune.execution.driver import run
 from partitune.execution.processes.node import LocalNodes
 from partitune.execution.server.launch_recipe import LaunchRecipe
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.planning.workload_mix import taken_apart
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -38,7 +38,7 @@ def mix(over: str = "mean") -> dict[str, object]:
 def recipe(space: dict[str, object] | None = None, **settings: object) -> LaunchRecipe:
     posed = SearchSpace.from_mapping({**SPACE, "workload": mix(), **(space or {})}, source="fake.yaml")
     given = {"name": "fake", "driver": "vllm", "engine_command": list(PROGRAM), "limits_s": LIMITS, **settings}
-    return LaunchRecipe.of(pose(posed), posed, Runner.from_mapping(given, source="runner.yaml"))
+    return LaunchRecipe.of(resolve(posed), posed, Runner.from_mapping(given, source="runner.yaml"))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from partitune.errors import SpecError
 from partitune.execution.drivers import choose_driver
 from partitune.execution.pools.choice import choose_pool
 from partitune.execution.pools.pools import LocalPool, Pool, RayPool, WarmingPool
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.fake_recipe import SPACE
@@ -19,7 +19,7 @@ COMMAND = ["true", "{result}"]
 def chosen(wanted: str, address: str | None, **settings: object) -> Pool:
     space = SearchSpace.from_mapping(SPACE, source="fake.yaml")
     runner = Runner.from_mapping({"name": "r", **settings}, source="r.yaml")
-    return choose_pool(choose_driver(pose(space), space, runner), runner, wanted, address)
+    return choose_pool(choose_driver(resolve(space), space, runner), runner, wanted, address)
 
 
 @pytest.mark.parametrize(

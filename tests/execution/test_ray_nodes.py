@@ -115,7 +115,8 @@ from partitune.execution.ray.nodes import RayNodes
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.errors import ClusterError
 from partitune.execution.pools.pools import RayPool
-from partitune.planning.problem import LAYOUT, pose
+from partitune.planning.problem import LAYOUT
+from partitune.planning.resolve import resolve
 from partitune.candidate import Candidate
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -131,7 +132,7 @@ if layouts:
 space = SearchSpace.from_mapping({**SPACE, **sizes}, source="fake.yaml")
 settings = {"name": "fake", "driver": "vllm", "engine_command": list(PROGRAM), "nodes": {"start": "ray"},
             "limits_s": dict(LIMITS), "benchmark": {"command": list(PROGRAM), "warmup_requests": 2}}
-recipe = LaunchRecipe.of(pose(space), space, Runner.from_mapping(settings, source="runner.yaml"))
+recipe = LaunchRecipe.of(resolve(space), space, Runner.from_mapping(settings, source="runner.yaml"))
 driver = ServerDriver(recipe, RayNodes(recipe.slot_gpus, folder), Path(folder) / "references")
 pool = RayPool(driver, address, group=RayGroup(recipe.slot_nodes, recipe.slot_gpus))
 begin = time.monotonic()
@@ -215,7 +216,7 @@ import json, os, sys
 from partitune.execution.server.launch_recipe import LaunchRecipe
 from partitune.execution.ray.raylets import check_raylets
 from partitune.errors import PartituneError
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.fake_recipe import SPACE
@@ -225,7 +226,7 @@ for nodes in (1, 3):
     sizes = {"cluster": {"nodes": nodes, "gpus_per_node": 8, "gpu": "L40S"}, "parallel": {"tp": 8, "pp": nodes}}
     space = SearchSpace.from_mapping({**SPACE, **sizes}, source="fake.yaml")
     settings = {"name": "fake", "driver": "vllm", "arguments": {"distributed_executor_backend": "ray"}}
-    recipe = LaunchRecipe.of(pose(space), space, Runner.from_mapping(settings, source="runner.yaml"))
+    recipe = LaunchRecipe.of(resolve(space), space, Runner.from_mapping(settings, source="runner.yaml"))
     try:
         check_raylets(recipe)
         print(json.dumps({"nodes": nodes, "found": ""}), flush=True)

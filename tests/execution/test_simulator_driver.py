@@ -8,7 +8,8 @@ from partitune.candidate import Candidate, Knob, Outcome
 from partitune.errors import SpecError
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, run
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import load_search_space
 from tests.contracts.driver import DriverContract
@@ -16,7 +17,7 @@ from tests.contracts.driver import DriverContract
 
 def problem(space: str, **settings: Knob) -> Problem:
     keys = {name.replace("__", "."): value for name, value in settings.items()}
-    return pose(with_settings(load_search_space(space), keys))
+    return resolve(with_settings(load_search_space(space), keys))
 
 
 class TestSimulatorDriver(DriverContract):

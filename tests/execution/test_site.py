@@ -11,7 +11,7 @@ from partitune.candidate import Candidate, Outcome
 from partitune.errors import SpecError
 from partitune.execution.driver import Driver, run
 from partitune.execution.drivers import choose_driver
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.fake_recipe import SPACE
@@ -36,7 +36,7 @@ class Mine:
 def made(folder: Path, driver: str) -> Driver:
     space = SearchSpace.from_mapping(SPACE, source="fake.yaml")
     settings = {"name": "r", "driver": driver, "env": {"SITE": "here"}}
-    return choose_driver(pose(space), space, Runner.from_mapping(settings, source="r.yaml", folder=folder))
+    return choose_driver(resolve(space), space, Runner.from_mapping(settings, source="r.yaml", folder=folder))
 
 
 def test_it_measures_here_and_on_a_worker_that_has_no_copy_of_the_file(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from partitune.candidate import Candidate, Knob
 from partitune.engines.vllm import engine as vllm_module
 from partitune.errors import SpecError
 from partitune.export.deploy import export
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.spec.search_space import SearchSpace
 from tests.env_file_readers import READERS, SHELLS, source
 
@@ -39,7 +40,7 @@ K3_DEFAULT = (11, 11, 12, 12, 12, 12, 12, 11)
 
 
 def problem(base: Mapping[str, Any] = TINY, /, **sections: Any) -> Problem:
-    return pose(SearchSpace.from_mapping({**base, **sections}, source="test.yaml"))
+    return resolve(SearchSpace.from_mapping({**base, **sections}, source="test.yaml"))
 
 
 def engine(name: str = "vllm", version: str = "0.33.0", **rest: Any) -> dict[str, Any]:

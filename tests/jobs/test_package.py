@@ -14,7 +14,7 @@ import pytest
 from partitune.errors import SpecError
 from partitune.jobs import package
 from partitune.jobs.package import FILES, Shipment, as_yaml, digest_of, pack, package_files
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.spec.catalog import SHIPPED_FILES, Kind, list_catalog
 from partitune.spec.runner import Runner, load_runner
 from partitune.spec.search_space import SearchSpace, load_search_space
@@ -75,10 +75,10 @@ def test_in_the_job_a_shipped_file_stands_for_the_one_at_home(
     space_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = load_search_space(str(space_file))
-    at_home, shipment = pose(space), packed(space_file)
+    at_home, shipment = resolve(space), packed(space_file)
     space_file.parent.rename(tmp_path / "elsewhere")
     with pytest.raises(SpecError):
-        pose(space)
+        resolve(space)
 
     job = tmp_path / "job"
     with zipfile.ZipFile(io.BytesIO(shipment.archive())) as archive:
@@ -87,7 +87,7 @@ def test_in_the_job_a_shipped_file_stands_for_the_one_at_home(
     monkeypatch.setenv(SHIPPED_FILES, FILES)
     in_job = load_search_space(shipment.space)
     assert in_job.resolved() == space.resolved()  # so a study can be gone on with from either side
-    there = pose(in_job)
+    there = resolve(in_job)
     assert there.architecture.layers == at_home.architecture.layers
     assert there.architecture.name == at_home.architecture.name == "model"
     assert there.requests == at_home.requests

@@ -16,7 +16,8 @@ from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.export.deploy import export
 from partitune.planning.candidate_layouts import MOST_LAYOUTS, Considered, considered, searched
-from partitune.planning.problem import LAYOUT, Problem, pose
+from partitune.planning.problem import LAYOUT, Problem
+from partitune.planning.resolve import resolve
 from partitune.report.layout_table import compare_layouts
 from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace
@@ -40,7 +41,7 @@ def space(
 
 
 def judged(spec: SearchSpace) -> dict[str, Considered]:
-    return {one.layout.name: one for one in considered(pose(spec), spec, {})}
+    return {one.layout.name: one for one in considered(resolve(spec), spec, {})}
 
 
 def usable(spec: SearchSpace) -> set[str]:
@@ -83,7 +84,7 @@ def test_three_gpus_serve_through_a_pipeline() -> None:
 def test_a_fast_and_a_slow_card() -> None:
     """club-3090 issue 766: in a tensor group the fast card waits for the slow one; a pipeline gives it more layers."""
     spec = space("qwen3-8b", cluster(["RTX-5090", "RTX-3090"], 2))
-    problem = pose(spec)
+    problem = resolve(spec)
     piped = judged(spec)["tp1-pp2"]
     assert piped.partition[0] > 1.3 * piped.partition[1]
     twins = judged(space("qwen3-8b", cluster("RTX-3090", 2)))
@@ -97,7 +98,7 @@ def test_a_large_card_and_two_small_ones(cards: list[str]) -> None:
     """A three-card how-to: 16 + 8 + 8 GB, where the even split does not start."""
     flags = {"max_model_len": 24576, "max_num_batched_tokens": 2048, "max_num_seqs": 64}
     spec = space("qwen3-8b", cluster(cards, 3), {"pp": 3}, engine={"flags": flags})
-    problem = pose(spec)
+    problem = resolve(spec)
     best = judged(spec)["tp1-pp3"]
     assert not best.reasons
     assert best.partition.index(max(best.partition)) == cards.index("RTX-4080")
@@ -110,7 +111,7 @@ def test_a_large_card_and_two_small_ones(cards: list[str]) -> None:
 
 def test_two_nodes_of_different_gpus(tmp_path: Path) -> None:
     spec = space("llama-3.1-70b", cluster(["A100-80GB"] * 4 + ["L40S"] * 4, 4, nodes=2), {"tp": 4, "pp": 2})
-    problem = pose(spec)
+    problem = resolve(spec)
     assert [one.name for one in problem.placement.gpus] == ["A100-80GB", "L40S"]
     best = judged(spec)["tp4-pp2"]
     assert best.partition[0] > best.partition[1]
@@ -153,7 +154,7 @@ BIG = [
 @pytest.mark.parametrize(("model", "gpus", "sizes"), BIG, ids=[model for model, _, _ in BIG])
 def test_explain_answers_for_every_large_model(model: str, gpus: dict[str, Any], sizes: dict[str, int]) -> None:
     spec = space(model, gpus, sizes | {"layouts": [sizes]})
-    problem = pose(spec)
+    problem = resolve(spec)
     (own,) = considered(problem, spec, {})
     assert own.reasons == ()
     found = explain(problem, own.candidate({}))
@@ -170,7 +171,7 @@ SMALL = {"tp": 1, "pp": 4}
 
 def opened(parallel: Mapping[str, Any], **more: Any) -> tuple[Problem, Space]:
     spec = space("qwen3-8b", cluster("L4", 4), {**SMALL, **parallel}, **more)
-    problem = pose(spec)
+    problem = resolve(spec)
     return problem, Space(problem, spec)
 
 
@@ -202,7 +203,7 @@ def test_a_candidate_and_its_parameters_turn_into_each_other() -> None:
 def test_a_layout_is_measured_as_if_it_were_the_files_own() -> None:
     problem, found = opened({})
     proposal = found.decode({"max_num_batched_tokens": 512, LAYOUT: "tp2-pp2", "plan": "front-0"})
-    direct = pose(space("qwen3-8b", cluster("L4", 4), {"tp": 2, "pp": 2, "layouts": None}))
+    direct = resolve(space("qwen3-8b", cluster("L4", 4), {"tp": 2, "pp": 2, "layouts": None}))
     same = candidate_of(direct, proposal.candidate.partition, {"max_num_batched_tokens": 512})
     one, other = (run(SimulatorDriver(which), candidate) for which, candidate in (
         (problem, proposal.candidate), (direct, same)))  # fmt: skip
@@ -210,8 +211,8 @@ def test_a_layout_is_measured_as_if_it_were_the_files_own() -> None:
 
 
 def test_data_ranks_add_up_and_share_the_requests() -> None:
-    one = pose(space("qwen3-8b", cluster("L40S", 1), {"layouts": None}))
-    two = pose(space("qwen3-8b", cluster("L40S", 2), {"dp": 2, "layouts": None}))
+    one = resolve(space("qwen3-8b", cluster("L40S", 1), {"layouts": None}))
+    two = resolve(space("qwen3-8b", cluster("L40S", 2), {"dp": 2, "layouts": None}))
     assert len(two.rank_requests) == 16
     assert two.rank_concurrency == 16
     halves = [run(SimulatorDriver(problem), candidate_of(problem, None, {})).measurement for problem in (one, two)]
@@ -241,9 +242,9 @@ def test_what_is_wrong_is_said_with_its_key(parallel: dict[str, Any], more: dict
 
 def test_listed_layouts_are_all_searched_and_automatic_ones_a_dozen() -> None:
     spec = space("qwen3-8b", cluster("L4", 4), {**SMALL, "layouts": [{"tp": 2, "pp": 2}, {"tp": 1, "pp": 1, "dp": 4}]})
-    assert set(searched(pose(spec), spec, {})) == {"tp1-pp4", "tp2-pp2", "tp1-pp1-dp4"}
+    assert set(searched(resolve(spec), spec, {})) == {"tp1-pp4", "tp2-pp2", "tp1-pp1-dp4"}
     many = space("gpt-oss-120b", cluster("H100", 8), {"tp": 1, "pp": 8})
-    names = searched(pose(many), many, {})
+    names = searched(resolve(many), many, {})
     assert (len(names), names[0]) == (MOST_LAYOUTS, "tp1-pp8")
     assert {name.split("-")[0] for name in names} == {"tp1", "tp2", "tp4", "tp8"}
 
@@ -251,7 +252,7 @@ def test_listed_layouts_are_all_searched_and_automatic_ones_a_dozen() -> None:
 def test_it_is_said_when_a_pipeline_is_the_wrong_tool() -> None:
     """vllm issue 11500 and others: one request at a time cannot fill eight stages."""
     lone = {"workload": {**BASE["workload"], "requests": 4, "concurrency": 1}}
-    problem = pose(space("llama-3.1-8b", cluster("H100", 8), {"pp": 8, "layouts": None}, **lone))
+    problem = resolve(space("llama-3.1-8b", cluster("H100", 8), {"pp": 8, "layouts": None}, **lone))
     notes = explain(problem, candidate_of(problem, None, {})).notes
     assert any(note.startswith("1 requests at once are fewer than 8 stages") for note in notes)
     assert any(note.startswith("the model fits one GPU: data ranks in place of stages") for note in notes)

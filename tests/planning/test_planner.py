@@ -12,7 +12,8 @@ from partitune.candidate import Candidate
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.planning.legality import stage_bounds
 from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS, Planner
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.spec.search_space import SearchSpace, load_search_space
 
 
@@ -21,7 +22,7 @@ def problem(**changes: Any) -> Problem:
     plain["cluster"] = {"nodes": 1, "gpus_per_node": 4, "gpu": "L40S"}
     plain["parallel"] = {"tp": 1, "pp": 3}
     plain["seeds"] = []
-    return pose(SearchSpace.from_mapping({**plain, **changes}, source="test"))
+    return resolve(SearchSpace.from_mapping({**plain, **changes}, source="test"))
 
 
 def planner(posed: Problem, **bounds: Any) -> Planner:

@@ -10,7 +10,8 @@ import pytest
 
 from partitune.candidate import Candidate
 from partitune.errors import SpecError
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.spec.catalog import Kind, list_catalog
 from partitune.spec.search_space import SearchSpace, load_search_space
 
@@ -18,14 +19,14 @@ GIB = 1 << 30
 
 
 def tiny(**changes: Any) -> Problem:
-    return pose(SearchSpace.from_mapping({**load_search_space("tiny").resolved(), **changes}, source="test.yaml"))
+    return resolve(SearchSpace.from_mapping({**load_search_space("tiny").resolved(), **changes}, source="test.yaml"))
 
 
 @pytest.mark.parametrize(
     "name", [entry.name for entry in list_catalog(Kind.SEARCH_SPACE, project=Path("/nonexistent"))]
 )
 def test_every_shipped_space_is_sound_and_travels_to_workers(name: str) -> None:
-    problem = pose(load_search_space(name))
+    problem = resolve(load_search_space(name))
     assert sum(problem.default_partition) == problem.layers
     copy = pickle.loads(pickle.dumps(problem))
     candidate = Candidate(problem.default_partition)
@@ -33,7 +34,7 @@ def test_every_shipped_space_is_sound_and_travels_to_workers(name: str) -> None:
 
 
 def test_the_study_of_kimi_k3_is_posed_as_it_was_run() -> None:
-    problem = pose(load_search_space("kimi-k3-pp8-tp2"))
+    problem = resolve(load_search_space("kimi-k3-pp8-tp2"))
     assert problem.default_partition == (11, 11, 12, 12, 12, 12, 12, 11)
     assert problem.placement.nodes == (0, 0, 0, 0, 1, 1, 1, 1)
     assert (problem.stages, problem.layers, problem.placement.tp) == (8, 93, 2)
@@ -43,7 +44,7 @@ def test_the_study_of_kimi_k3_is_posed_as_it_was_run() -> None:
 
 
 def test_the_engine_names_the_kernel_of_the_experts() -> None:
-    found = [pose(load_search_space(f"kimi-k3-pp8-tp2{engine}")).costs.expert_kernel for engine in ("", "-sglang")]
+    found = [resolve(load_search_space(f"kimi-k3-pp8-tp2{engine}")).costs.expert_kernel for engine in ("", "-sglang")]
     assert found == ["w4a16_marlin", "w4a8_mxfp4_mxfp8"]
 
 
@@ -54,7 +55,7 @@ def test_the_engine_names_the_kernel_of_the_experts() -> None:
 def test_a_named_split_rule_is_the_baseline(rule: str | None, split: tuple[int, ...]) -> None:
     plain = load_search_space("kimi-k3-pp8-tp2").resolved()
     plain["engine"]["split_rule"] = rule
-    assert pose(SearchSpace.from_mapping(plain, source="t")).default_partition == split
+    assert resolve(SearchSpace.from_mapping(plain, source="t")).default_partition == split
 
 
 def test_bytes_given_for_kv_are_what_every_stage_has() -> None:

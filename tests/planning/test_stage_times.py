@@ -12,7 +12,8 @@ from partitune.candidate import Candidate
 from partitune.costs.cost_model import decode, prefill
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.legality import allowed_windows, stage_bounds
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.planning.solver import along, minimise_bottleneck
 from partitune.planning.stage_times import StageTimes
 from partitune.spec.overrides import with_settings
@@ -20,7 +21,7 @@ from partitune.spec.search_space import SearchSpace, load_search_space
 
 
 def problem(name: str, **changes: Any) -> Problem:
-    return pose(with_settings(load_search_space(name), changes))
+    return resolve(with_settings(load_search_space(name), changes))
 
 
 def random_partition(posed: Problem, seed: int) -> tuple[int, ...]:
@@ -81,7 +82,7 @@ def test_a_boundary_between_nodes_pushes_layers_away() -> None:
     stages = []
     for nodes, gpus in ((1, 8), (2, 4)):
         plain["cluster"] = {"nodes": nodes, "gpus_per_node": gpus, "gpu": "H100"}
-        posed = pose(SearchSpace.from_mapping(plain, source="test"))
+        posed = resolve(SearchSpace.from_mapping(plain, source="test"))
         stages.append(along(StageTimes(posed).tensor(work), (20, 20, 20, 20)))
     beside = [after / before for before, after in zip(*stages, strict=True)]
     assert beside[1] > 1.001

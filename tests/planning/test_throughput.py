@@ -10,7 +10,7 @@ from scipy.stats import kendalltau
 from partitune.candidate import Candidate, Knob
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s
 from partitune.search.space import Space
 from partitune.spec.knobs import RealRange, WholeRange
@@ -23,7 +23,7 @@ from partitune.spec.search_space import load_search_space
 )
 def test_it_orders_flags_nearly_as_the_simulator_does(name: str, agrees: float, loses: float) -> None:
     spec = load_search_space(name)
-    posed = pose(spec)
+    posed = resolve(spec)
     driver, start = SimulatorDriver(posed), Space(posed, spec).starting_knobs
     predicted, simulated = [], []
     domains = [domain for domain in spec.knobs.flags.values() if isinstance(domain, tuple)]
@@ -44,7 +44,7 @@ def test_it_orders_flags_nearly_as_the_simulator_does(name: str, agrees: float, 
 
 def test_the_fastest_setting_is_proposed_after_the_seeds_and_beats_them_in_the_simulator() -> None:
     spec = load_search_space("kimi-k3-pp8-tp2")
-    posed = pose(spec)
+    posed = resolve(spec)
     driver = SimulatorDriver(posed)
     *before, last = Space(posed, spec).first_proposals()
     assert last.origin == "predicted"
@@ -55,7 +55,7 @@ def test_the_fastest_setting_is_proposed_after_the_seeds_and_beats_them_in_the_s
 
 
 def test_settings_keep_to_the_knobs_and_prefer_the_start() -> None:
-    posed = pose(load_search_space("tiny"))
+    posed = resolve(load_search_space("tiny"))
     knobs: dict[str, tuple[Knob, ...] | WholeRange | RealRange] = {
         "max_num_batched_tokens": (256, 1024),
         "max_num_seqs": WholeRange(low=16, high=64, step=16),
@@ -73,7 +73,7 @@ def test_settings_keep_to_the_knobs_and_prefer_the_start() -> None:
 
 
 def test_very_many_settings_are_sampled() -> None:
-    posed = pose(load_search_space("tiny"))
+    posed = resolve(load_search_space("tiny"))
     values = {f"max_num_seqs_{index}": WholeRange(low=1, high=100) for index in range(6)}
     start: dict[str, Knob] = dict.fromkeys(values, 1)
     assert fastest_first(posed, values, start) == []  # refused by the engine, and not after 5 ** 6 questions

@@ -18,7 +18,8 @@ from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.legality import stage_bounds
 from partitune.planning.planner import EXACT_PLAN, Planner
-from partitune.planning.problem import Problem, pose
+from partitune.planning.problem import Problem
+from partitune.planning.resolve import resolve
 from partitune.planning.throughput import predicted_output_tok_s
 from partitune.planning.workload_mix import Load, Mix, Over, taken_apart
 from partitune.search.space import Space
@@ -43,7 +44,7 @@ def mix(over: str = "mean", weight: float = 3.0, long: dict[str, Any] = LONG) ->
 
 
 def measured(workload: dict[str, Any], partition: tuple[int, ...] = (18, 18), **changes: Any) -> Measurement:
-    return SimulatorDriver(pose(space(workload, **changes))).measure(Candidate(partition))
+    return SimulatorDriver(resolve(space(workload, **changes))).measure(Candidate(partition))
 
 
 class TestArithmetic:
@@ -102,7 +103,9 @@ def test_limits_and_goodput_hold_for_the_mix_and_not_for_a_part() -> None:
     between = {LIMIT: 0.5 * (chat + 3 * long) / 2}  # kept by the mean of 3 to 1, missed by `long`
     assert (3 * chat + long) / 4 < between[LIMIT] < long
     candidate = Candidate((18, 18))
-    mean, worst = (run(SimulatorDriver(pose(space(mix(over), slo=between))), candidate) for over in ("mean", "worst"))
+    mean, worst = (
+        run(SimulatorDriver(resolve(space(mix(over), slo=between))), candidate) for over in ("mean", "worst")
+    )
     assert mean.outcome is Outcome.OK
     assert worst.outcome is Outcome.INFEASIBLE
     assert worst.constraints[LIMIT] == pytest.approx(long / between[LIMIT] - 1)
@@ -131,7 +134,7 @@ class TestPlanner:
     CLUSTER: ClassVar[dict[str, Any]] = {"nodes": 1, "gpus_per_node": 2, "gpu": ["L40S", "RTX-3090"]}
 
     def planner(self, workload: dict[str, Any]) -> Planner:
-        posed = pose(space(workload, cluster=self.CLUSTER))
+        posed = resolve(space(workload, cluster=self.CLUSTER))
         return Planner(posed, stage_bounds(2, 36), ())
 
     def slowest(self, workload: dict[str, Any], partition: tuple[int, ...]) -> float:
@@ -169,14 +172,14 @@ class TestPlanner:
         assert made.fluid_bound_s({}) <= float(made.stage_seconds(best, {}).max())
 
     def test_the_closed_form_prediction_is_the_mean_of_the_parts(self) -> None:
-        posed = pose(space(mix()))
+        posed = resolve(space(mix()))
         chat, long = (predicted_output_tok_s(part, (18, 18), {}) for part in posed.parts)
         assert predicted_output_tok_s(posed, (18, 18), {}) == pytest.approx((3 * chat + long) / 4)
 
 
 def test_layouts_are_ordered_for_the_mix() -> None:
     varied = space(mix(), parallel={"tp": 1, "pp": 2, "layouts": "auto"})
-    posed = pose(varied)
+    posed = resolve(varied)
     proposals = list(Space(posed, varied).first_proposals())
     assert {"tp1-pp2", "tp2-pp1", "tp1-pp1-dp2"} <= {one.candidate.knobs["layout"] for one in proposals}
     both = next(one.candidate for one in proposals if one.candidate.knobs["layout"] == "tp1-pp1-dp2")
@@ -187,26 +190,26 @@ def test_layouts_are_ordered_for_the_mix() -> None:
 
 def test_parts_are_drawn_apart_and_travel_to_workers() -> None:
     uneven = {**CHAT, "range_ratio": 0.5}
-    posed: Problem = pose(space({"kind": "mix", "parts": [{**uneven, "name": name} for name in "abc"]}))
+    posed: Problem = resolve(space({"kind": "mix", "parts": [{**uneven, "name": name} for name in "abc"]}))
     drawn = [part.requests for part in posed.parts]
     assert all(one != other for one, other in itertools.combinations(drawn, 2))
-    assert drawn[0] == pose(space(uneven)).requests
+    assert drawn[0] == resolve(space(uneven)).requests
     assert [part.requests for part in pickle.loads(pickle.dumps(posed)).parts] == drawn
     with pytest.raises(SpecError, match="found 'caht', did you mean chat"):
-        pose(space(mix())).part("caht")
+        resolve(space(mix())).part("caht")
     with pytest.raises(SpecError, match="none, as the workload is one load"):
-        pose(space(CHAT)).part("chat")
+        resolve(space(CHAT)).part("chat")
 
 
 def test_a_broken_trace_of_a_part_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("nonsense\n")
     trace = {"kind": "trace", "file": str(tmp_path / "bad.jsonl")}
     with pytest.raises(SpecError, match=r"m\.yaml: workload\.parts\[1\]\.file: .*bad\.jsonl"):
-        pose(space({"kind": "mix", "parts": [{**CHAT, "name": "chat"}, trace]}))
+        resolve(space({"kind": "mix", "parts": [{**CHAT, "name": "chat"}, trace]}))
 
 
 def test_every_part_has_a_distance_to_a_limit_of_its_own() -> None:
-    posed, candidate = pose(space(mix())), Candidate((18, 18))
+    posed, candidate = resolve(space(mix())), Candidate((18, 18))
     found = distances(posed, candidate)
     assert isinstance(found, PartDistances)
     assert found.parts == {part.load.name: distance(part, candidate) for part in posed.parts}
@@ -255,7 +258,7 @@ def test_a_search_over_a_mix_shows_every_part_of_a_trial(
 
 
 def test_what_needs_one_load_refuses_a_mix() -> None:
-    posed = pose(space(mix()))
+    posed = resolve(space(mix()))
     for name in ("load", "requests", "concurrency", "rank_requests", "rank_concurrency"):
         with pytest.raises(ValueError, match=r"ask each of Problem\.parts"):
             getattr(posed, name)

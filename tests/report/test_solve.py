@@ -12,7 +12,7 @@ from partitune.candidate import Candidate, Knob
 from partitune.cli import main
 from partitune.errors import SpecError
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.report.solve import Solved, solve
 from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace, load_search_space
@@ -54,7 +54,7 @@ def test_kimi_k3_has_the_default_the_fastest_and_the_kv_richest() -> None:
 @pytest.mark.parametrize("name", ["kimi-k3-pp8-tp2-h200", "llama-70b-pp4", "kimi-k3-pp8-tp2-sglang"])
 def test_rows_say_what_the_simulator_would(name: str) -> None:
     spec = load_search_space(name)
-    driver = SimulatorDriver(pose(spec))
+    driver = SimulatorDriver(resolve(spec))
     for row in solve(spec, {}).rows:
         assert not row.reasons
         assert driver.measure(Candidate(row.partition)).kv_tokens == row.kv_tokens
@@ -70,7 +70,7 @@ def test_the_prompt_column_is_the_time_to_first_token_of_one_prompt() -> None:
     spec = SearchSpace.from_mapping(plain, source="test")
     for tokens, apart in ((4096, 0.002), (512, 0.05)):
         row = solve(spec, {"max_num_batched_tokens": tokens}).rows[0]
-        measured = SimulatorDriver(pose(spec)).measure(Candidate(row.partition, {"max_num_batched_tokens": tokens}))
+        measured = SimulatorDriver(resolve(spec)).measure(Candidate(row.partition, {"max_num_batched_tokens": tokens}))
         assert 1e3 * row.prompt_s == pytest.approx(measured.metrics["ttft_p50_ms"], rel=apart)
 
 
@@ -81,7 +81,7 @@ def test_an_order_of_unequal_gpus_is_the_best_of_all_that_can_be_launched() -> N
     for order in permutations(range(4)):
         if {order[0] // 2, order[1] // 2} in ({0}, {1}):  # both machines stay together
             spec = space({"nodes": 2, "gpus_per_node": 2, "gpu": [gpus[stage] for stage in order]})
-            planner = Space(pose(spec), spec).planner
+            planner = Space(resolve(spec), spec).planner
             slowest[tuple(spec.cluster.gpu)] = planner.front({})[0].bottleneck_s
     present, best = solved.orders
     assert present.gpus == tuple(gpus)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitune.errors import InfeasibleSpace, SpecError
-from partitune.planning.problem import pose
+from partitune.planning.resolve import resolve
 from partitune.search.space import PLAN, Space, repaired
 from partitune.spec.search_space import SearchSpace, load_search_space
 
@@ -31,7 +31,7 @@ BASE: dict[str, Any] = {
 
 def space(**changes: Any) -> Space:
     spec = SearchSpace.from_mapping({**BASE, **changes}, source="test.yaml")
-    return Space(pose(spec), spec)
+    return Space(resolve(spec), spec)
 
 
 def test_first_proposals_are_default_exact_and_seeds_with_the_engines_own_flags() -> None:
@@ -137,7 +137,7 @@ def test_a_cut_that_the_model_forbids_makes_the_default_infeasible_not_the_space
         {**BASE, "model": "glm-5.2", "parallel": {"tp": 4, "pp": 4}, "seeds": [],
          "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "H200"}}, source="test.yaml",
     )  # fmt: skip
-    problem = pose(spec)
+    problem = resolve(spec)
     default, exact, *_ = Space(problem, spec).first_proposals()
     assert default.candidate.partition == (19, 20, 20, 19)
     rules = {one.rule for one in problem.engine.check(problem.deployment(default.candidate))}
@@ -148,7 +148,7 @@ def test_a_cut_that_the_model_forbids_makes_the_default_infeasible_not_the_space
 def test_a_resolved_space_makes_the_same_proposals() -> None:
     spec = load_search_space("kimi-k3-pp8-tp2")
     again = SearchSpace.from_mapping(json.loads(json.dumps(spec.resolved())), source="stored")
-    assert list(Space(pose(again), again).first_proposals()) == list(Space(pose(spec), spec).first_proposals())
+    assert list(Space(resolve(again), again).first_proposals()) == list(Space(resolve(spec), spec).first_proposals())
 
 
 def test_paths_in_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +157,6 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.
     text = json.dumps({**BASE, "workload": {"kind": "trace", "file": "../trace.jsonl"}})
     (tmp_path / "spaces" / "mine.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
-    problem = pose(load_search_space("spaces/mine.yaml"))
+    problem = resolve(load_search_space("spaces/mine.yaml"))
     assert [one.prompt_tokens for one in problem.requests] == [64, 64, 64]
     assert problem.concurrency is None

@@ -22,7 +22,7 @@ from partitune.execution.server.server_commands import ServerCommand, Start, ser
 from partitune.export.deploy import served_model, start_variables
 from partitune.planning.candidate_layouts import possible
 from partitune.planning.problem import LAYOUT, Problem
-from partitune.spec.catalog import at_hand
+from partitune.spec.catalog import readable_path
 from partitune.spec.objectives import CLIENT_METRICS
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -53,7 +53,7 @@ class LaunchRecipe:
             SpecError: where they do not, with the file's line.
         """
         loads = tuple(
-            load.model_copy(update={"file": str(at_hand(space.absolute(load.file)))})
+            load.model_copy(update={"file": str(readable_path(space.absolute(load.file)))})
             if isinstance(load, TraceWorkload)
             else load
             for load in single_loads(space.workload)
