@@ -1,4 +1,4 @@
-"""Reads and writes the partition vector, more strictly than any engine does.
+"""The partition: layers per stage, read and written more strictly than any engine does.
 
 Decision: an engine finds a bad vector minutes after it was launched, or never. vLLM 0.32 `distributed/utils.py` runs
 `int()` on each comma piece and checks only count and sum, so `-1,49`, `1_0,38` and ` 10, 38` reach the workers; SGLang
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from partitune.errors import SpecError
 
@@ -18,9 +19,25 @@ _NUMERALS = 4  # no model has 10,000 layers; also keeps int() away from absurd t
 _SHOWN = 60  # characters of the input that a message repeats
 
 
+class Partition(tuple[int, ...]):
+    """Layers per stage, in order: a tuple that knows which layers each stage owns. Not checked against any model."""
+
+    __slots__ = ()
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """First layer of every stage, and the layer after its last."""
+        return tuple(pairwise(accumulate(self, initial=0)))
+
+    @property
+    def text(self) -> str:
+        """The spelling that every engine and every env-file reader accepts: `11,11,12`."""
+        return ",".join(map(str, self))
+
+
 def parse_partition(
     value: str | Sequence[object], *, stages: int | None = None, layers: int | None = None, source: str = "--partition"
-) -> tuple[int, ...]:
+) -> Partition:
     """Layers per stage from `11,11,12,…` or from a list of integers (YAML).
 
     Args:
@@ -45,16 +62,16 @@ def parse_partition(
         side = "too many" if off > 0 else "too few"
         faults.append(f"sums to {sum(entries)}, the model has {_counted(layers, 'layer')}: {abs(off)} {side}")
     if faults:
-        raise SpecError(f"{source}: {_quoted(format_partition(entries))}: {'; '.join(faults)}")
+        raise SpecError(f"{source}: {_quoted(entries.text)}: {'; '.join(faults)}")
     return entries
 
 
 def format_partition(partition: Sequence[int]) -> str:
-    """The spelling that every engine and every env-file reader accepts: `11,11,12`."""
-    return ",".join(str(count) for count in partition)
+    """`Partition.text` of any sequence."""
+    return Partition(partition).text
 
 
-def _from_text(text: str, source: str) -> tuple[int, ...]:
+def _from_text(text: str, source: str) -> Partition:
     if not _DIGITS_AND_COMMAS.match(text):
         raise SpecError(
             f"{source}: {_quoted(text)}: {_odd_text(text)}; allowed are digits 0-9 separated by single commas, "
@@ -67,10 +84,10 @@ def _from_text(text: str, source: str) -> tuple[int, ...]:
                 f"{source}: {_quoted(text)}: stage {stage} has a number of {len(piece)} digits; "
                 f"allowed are 1 to {'9' * _NUMERALS} layers"
             )
-    return tuple(int(piece) for piece in pieces)
+    return Partition(int(piece) for piece in pieces)
 
 
-def _from_list(values: Sequence[object], source: str) -> tuple[int, ...]:
+def _from_list(values: Sequence[object], source: str) -> Partition:
     if not values:
         raise SpecError(f"{source}: []: the list is empty; allowed is one integer per stage, e.g. [11, 11, 12, 12]")
     entries = []
@@ -83,7 +100,7 @@ def _from_list(values: Sequence[object], source: str) -> tuple[int, ...]:
         if entry >= 10**_NUMERALS:
             raise SpecError(f"{source}: stage {stage} is {entry}; allowed are 1 to {'9' * _NUMERALS} layers")
         entries.append(entry)
-    return tuple(entries)
+    return Partition(entries)
 
 
 #: First match explains the text; order is from the most to the least specific.

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+from itertools import groupby
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partitune.errors import SpecError
-from partitune.partition import format_partition, parse_partition
+from partitune.partition import Partition, format_partition, parse_partition
 
 
 @given(st.lists(st.integers(1, 9999), min_size=1, max_size=64).map(tuple))
 def test_what_is_written_is_read_back(partition: tuple[int, ...]) -> None:
     assert parse_partition(format_partition(partition)) == partition
     assert parse_partition(list(partition)) == partition
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=16).map(Partition))
+def test_ranges_are_those_of_layers_dealt_out_one_by_one(partition: Partition) -> None:
+    stage_of_layer = [stage for stage, count in enumerate(partition) for _ in range(count)]
+    owned = [
+        [layer for layer, _ in layers] for _, layers in groupby(enumerate(stage_of_layer), key=lambda pair: pair[1])
+    ]
+    assert [list(range(first, end)) for first, end in partition.ranges] == owned
+
+
+@given(st.lists(st.integers(0, 9), max_size=8).map(tuple))
+def test_a_partition_is_the_tuple_it_was_made_from(counts: tuple[int, ...]) -> None:
+    partition = Partition(counts)
+    assert (partition, hash(partition), json.dumps(partition)) == (counts, hash(counts), json.dumps(counts))
+    assert type(pickle.loads(pickle.dumps(partition))) is Partition
+    assert [end - first for first, end in partition.ranges] == list(counts)  # a stage without layers has its place
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.hardware.placement import Placement
 from partitune.models.architecture import Architecture, Ffn, Layer
+from partitune.partition import Partition
 
 _GIB = 1 << 30
 #: CUDA context, kernels, allocator slack: 0.6 GiB (typical of an idle engine process). Estimate.
@@ -191,8 +192,7 @@ class MemoryModel:
 
     def partition(self, partition: tuple[int, ...]) -> tuple[StageMemory, ...]:
         """Memory of every stage of a partition (layers per stage, in order)."""
-        starts = [sum(partition[:stage]) for stage in range(len(partition) + 1)]
-        return tuple(self.stage(s, starts[s], starts[s + 1]) for s in range(len(partition)))
+        return tuple(self.stage(stage, *layers) for stage, layers in enumerate(Partition(partition).ranges))
 
     def kv_tensor(self) -> Floats:
         """`StageMemory.kv_bytes` for every (stage, first, stop), shape [stages, layers + 1, layers + 1].

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from partitune.costs.cost_model import Batch
+from partitune.partition import Partition
 
 if TYPE_CHECKING:  # the model makes its stages; the import is for the type only
     from partitune.costs.roofline import RooflineCosts
@@ -37,13 +38,13 @@ class BoundStages:
     __slots__ = ("_compute", "_counts", "_links", "_model", "_slice", "_transfer", "_vectors", "partition")
 
     def __init__(self, model: RooflineCosts, partition: Sequence[int]) -> None:
-        self.partition = tuple(partition)
+        self.partition = Partition(partition)
         self._model = model
-        starts = [sum(self.partition[:stage]) for stage in range(len(self.partition) + 1)]
-        self._counts = [model.counts(s, starts[s], starts[s + 1]) for s in range(len(self.partition))]
+        ranges = self.partition.ranges
+        self._counts = [model.counts(stage, first, end) for stage, (first, end) in enumerate(ranges)]
         self._links = model.placement.links
         #: bytes of the whole activation per token and boundary
-        self._vectors = [model.architecture.handoff_bytes(boundary, 1) for boundary in starts[1:-1]]
+        self._vectors = [model.architecture.handoff_bytes(first, 1) for first, _ in ranges[1:]]
         self._compute: dict[Batch, tuple[float, ...]] = {}
         self._transfer: dict[int, tuple[float, ...]] = {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from partitune.candidate import Candidate
 from partitune.hardware.placement import Placement
+from partitune.partition import Partition
 from partitune.planning.problem import Problem
 
 #: Knobs that make a deployment one side of a KV transfer (vLLM; SGLang, whose `null` means none).
@@ -17,16 +18,14 @@ _TRANSFERS = {"kv_transfer_config": "", "disaggregation_mode": "null"}
 
 def placement_notes(problem: Problem, candidate: Candidate) -> tuple[str, ...]:
     """One line a stage (layers, node, GPUs), and what follows from it."""
-    placement, first, lines = problem.placement, 0, []
+    placement, lines = problem.placement, []
     width = placement.tp * placement.layout.pcp
-    for stage, count in enumerate(candidate.partition):
-        last = first + count - 1
-        layers = f"layer {first}" if count == 1 else f"layers {first} to {last}"
+    for stage, (first, end) in enumerate(Partition(candidate.partition).ranges):
+        layers = f"layer {first}" if end == first + 1 else f"layers {first} to {end - 1}"
         for replica, seats in enumerate(placement.seats):
             seat, rank = seats[stage], f" of data rank {replica}" if len(placement.seats) > 1 else ""
             gpus = f"GPU {seat.first_gpu}" if width == 1 else f"GPUs {seat.first_gpu} to {seat.first_gpu + width - 1}"
             lines.append(f"stage {stage}{rank}: {layers} on node {seat.node}, {gpus} ({placement.gpus[stage].name})")
-        first = last + 1
     if stages_differ_on_a_node(placement):
         lines.append("GPUs of one node differ: hold the order above against nvidia-smi; to change it, list the GPUs")
         lines.append("of each node in CUDA_VISIBLE_DEVICES, those of its first stage first")

@@ -12,24 +12,19 @@ Decision: `planning.legality` has the same rules as windows for the solver. Rule
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 from partitune.models.architecture import Architecture
-from partitune.partition import format_partition
+from partitune.partition import Partition
 
 
 def illegal_reasons(architecture: Architecture, partition: Sequence[int]) -> tuple[str, ...]:
     """Every reason why `partition` cannot serve `architecture`; empty when it can."""
-    layers = len(architecture.layers)
+    layers, ranges = len(architecture.layers), Partition(partition).ranges
     reasons = []
     if sum(partition) != layers:
-        reasons.append(
-            f"{format_partition(partition)} sums to {sum(partition)}, {architecture.name} has {layers} layers"
-        )
-    ends = list(accumulate(partition))
-    starts = [0, *ends[:-1]]
+        reasons.append(f"{Partition(partition).text} sums to {sum(partition)}, {architecture.name} has {layers} layers")
     token_kv = [layer.has_token_kv for layer in architecture.layers]
-    for stage, (start, end) in enumerate(zip(starts, ends, strict=True)):
+    for stage, (start, end) in enumerate(ranges):
         if end <= start:
             reasons.append(f"stage {stage} has no layer")
         elif architecture.is_hybrid and not any(token_kv[start:end]):
@@ -39,7 +34,7 @@ def illegal_reasons(architecture: Architecture, partition: Sequence[int]) -> tup
             )
     reasons.extend(
         f"the cut before layer {cut} separates layers of {architecture.name} that must stay together"
-        for cut in ends[:-1]
+        for cut, _ in ranges[1:]
         if cut in architecture.illegal_cuts
     )
     return tuple(reasons)

@@ -17,6 +17,7 @@ import numpy as np
 from partitune.candidate import Knob
 from partitune.costs.cost_model import Batch, Floats
 from partitune.errors import InfeasibleSpace
+from partitune.partition import Partition
 from partitune.planning.legality import Bounds, Windows, allowed_windows
 from partitune.planning.problem import Problem
 from partitune.planning.solver import Solution, along, minimise_ttft, pareto_front
@@ -33,7 +34,7 @@ EXACT_PLAN = FRONT_PLANS[0]
 class Planner:
     """Turns plan names into partitions of one problem. Fronts are remembered by the flags they depend on."""
 
-    def __init__(self, problem: Problem, bounds: Bounds, seeds: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, problem: Problem, bounds: Bounds, seeds: Sequence[Partition]) -> None:
         self._problem = problem
         self._windows = allowed_windows(problem.architecture, bounds)
         self._seeds = {f"seed-{index}": seed for index, seed in enumerate(seeds, start=1)}
@@ -45,7 +46,7 @@ class Planner:
         """Every plan, the engine's default first."""
         return (DEFAULT_PLAN, *FRONT_PLANS, *self._seeds)
 
-    def partition(self, plan: str, knobs: Mapping[str, Knob]) -> tuple[int, ...]:
+    def partition(self, plan: str, knobs: Mapping[str, Knob]) -> Partition:
         """Layers per stage of `plan` under `knobs`.
 
         Raises:
@@ -97,7 +98,7 @@ class Planner:
         """Seconds of the whole load below which no partition brings the slowest stage."""
         return max(self._times.fluid_bound_s(work) for work in self._works(knobs))
 
-    def fastest_prompt(self, knobs: Mapping[str, Knob]) -> tuple[int, ...]:
+    def fastest_prompt(self, knobs: Mapping[str, Knob]) -> Partition:
         """The partition with the least `prompt_s`, but for hand-offs, which count on both of their sides here.
 
         Raises:

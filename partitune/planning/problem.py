@@ -25,6 +25,7 @@ from partitune.hardware.links import Link
 from partitune.hardware.parallelism import Layout, layout_named
 from partitune.hardware.placement import Placement, place
 from partitune.models.architecture import Architecture
+from partitune.partition import Partition
 from partitune.planning.serving_cost import Tariff
 from partitune.planning.workload_mix import Load, Mix
 from partitune.simulation.request import Request
@@ -148,9 +149,9 @@ class Problem:
         return len(self.architecture.layers)
 
     @property
-    def default_partition(self) -> tuple[int, ...]:
+    def default_partition(self) -> Partition:
         """What this engine version does by itself (or the split rule the space names)."""
-        return self.engine.default_partition(self.layers, self.stages, self.version, self.split_rule)
+        return Partition(self.engine.default_partition(self.layers, self.stages, self.version, self.split_rule))
 
     def deployment(self, candidate: Candidate) -> Deployment:
         """The engine start of `candidate`: the baseline overlaid with its knobs."""

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitune.errors import InfeasibleSpace
+from partitune.partition import Partition
 from partitune.planning.legality import Windows
 
 Floats = NDArray[np.float64]
@@ -29,7 +30,7 @@ _SAME = 1.0 + 1e-9
 class Solution:
     """One exact optimum."""
 
-    partition: tuple[int, ...]
+    partition: Partition
     bottleneck_s: float  # slowest stage
     total_s: float  # sum over stages: one token's way through the pipeline
     capacity: float | None = None  # smallest capacity over stages, in the unit of the tensor it came from
@@ -57,8 +58,8 @@ def stage_tensor(layer_s: Floats, edge_s: Floats, windows: Windows | None = None
 
 def along(tensor: Floats, partition: Sequence[int]) -> Floats:
     """The entries of `tensor` [stages, layers + 1, layers + 1] that `partition` consists of: shape [stages]."""
-    ends = np.cumsum(partition)
-    return np.asarray(tensor[np.arange(len(partition)), ends - np.asarray(partition), ends], dtype=np.float64)
+    firsts, ends = np.transpose(Partition(partition).ranges)
+    return np.asarray(tensor[np.arange(len(partition)), firsts, ends], dtype=np.float64)
 
 
 def minimise_bottleneck(times: Floats) -> Solution:
@@ -173,7 +174,7 @@ def _ttft_s(found: Solution, chunks: int) -> float:
     return found.total_s + (chunks - 1) * found.bottleneck_s
 
 
-def _solution(times: Floats, partition: tuple[int, ...], capacity: Floats | None = None) -> Solution:
+def _solution(times: Floats, partition: Partition, capacity: Floats | None = None) -> Solution:
     chosen = along(times, partition)
     smallest = None if capacity is None else float(along(capacity, partition).min())
     return Solution(partition, float(chosen.max()), float(chosen.sum()), smallest)
@@ -189,7 +190,7 @@ def _least_bottleneck(costs: Floats) -> float:
     return float(best[-1])
 
 
-def _least_sum(costs: Floats) -> tuple[int, ...]:
+def _least_sum(costs: Floats) -> Partition:
     """The partition with the least sum of costs; ties go to the earliest cut."""
     best = costs[0, 0]
     origins = []
@@ -206,7 +207,7 @@ def _least_sum(costs: Floats) -> tuple[int, ...]:
         lengths.append(end - start)
         end = start
     lengths.append(end)
-    return tuple(reversed(lengths))
+    return Partition(reversed(lengths))
 
 
 def _infeasible(costs: Floats) -> InfeasibleSpace:

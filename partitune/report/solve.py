@@ -20,7 +20,7 @@ from partitune.candidate import Candidate, Knob
 from partitune.costs.memory import StageMemory
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.models.legal_cuts import illegal_reasons
-from partitune.partition import format_partition
+from partitune.partition import Partition, format_partition
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN
 from partitune.planning.problem import LAYOUT, Problem
 from partitune.planning.resolve import resolve
@@ -136,7 +136,7 @@ def solve(spec: SearchSpace, knobs: Mapping[str, Knob]) -> Solved:
     candidate_of(problem, None, knobs)  # flags and values that no engine takes
     layout = str(knobs.get(LAYOUT, problem.layout.name))
     planner, problem = Space(problem, spec).planner_on(layout), problem.on(layout)
-    named: dict[tuple[int, ...], list[str]] = {problem.default_partition: [DEFAULT_PLAN]}
+    named: dict[Partition, list[str]] = {problem.default_partition: [DEFAULT_PLAN]}
     infeasible = ""
     try:
         front = [one.partition for one in planner.front(knobs)]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from partitune.candidate import Candidate, Knob
 from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
+from partitune.partition import Partition
 from partitune.planning.candidate_layouts import searched
 from partitune.planning.legality import Bounds, stage_bounds
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Planner
@@ -174,7 +175,7 @@ def _layouts(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> 
     return searched(problem, spec, knobs)
 
 
-def repaired(weights: list[int], bounds: Bounds, layers: int) -> tuple[int, ...]:
+def repaired(weights: list[int], bounds: Bounds, layers: int) -> Partition:
     """Layers per stage in proportion to `weights`, within `bounds`, summing to `layers` (largest remainder)."""
     shares = [weight * layers / sum(weights) for weight in weights]
     counts = [min(max(math.floor(share), low), high) for share, (low, high) in zip(shares, bounds, strict=True)]
@@ -183,7 +184,7 @@ def repaired(weights: list[int], bounds: Bounds, layers: int) -> tuple[int, ...]
         room = [s for s, (low, high) in enumerate(bounds) if low <= counts[s] + step <= high]
         stage = max(room, key=lambda s: step * (shares[s] - counts[s]))
         counts[stage] += step
-    return tuple(counts)
+    return Partition(counts)
 
 
 def _bounds(problem: Problem, spec: SearchSpace) -> Bounds:
@@ -196,8 +197,8 @@ def _bounds(problem: Problem, spec: SearchSpace) -> Bounds:
         raise spec.refuse("knobs", "partition", text=str(error)) from error
 
 
-def _seed(problem: Problem, spec: SearchSpace, index: int) -> tuple[int, ...]:
-    partition = spec.seeds[index].partition
+def _seed(problem: Problem, spec: SearchSpace, index: int) -> Partition:
+    partition = Partition(spec.seeds[index].partition)
     wanted = f"{problem.stages} stages that sum to {problem.layers} layers"
     if len(partition) != problem.stages:
         text = f"found {len(partition)} stages; allowed: {wanted}"

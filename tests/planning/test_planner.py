@@ -10,6 +10,7 @@ import pytest
 
 from partitune.candidate import Candidate
 from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.partition import Partition
 from partitune.planning.legality import stage_bounds
 from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS, Planner
 from partitune.planning.problem import Problem
@@ -26,7 +27,7 @@ def problem(**changes: Any) -> Problem:
 
 
 def planner(posed: Problem, **bounds: Any) -> Planner:
-    return Planner(posed, stage_bounds(posed.stages, posed.layers, **bounds), [(12, 12, 12)])
+    return Planner(posed, stage_bounds(posed.stages, posed.layers, **bounds), [Partition((12, 12, 12))])
 
 
 def all_partitions(layers: int, stages: int) -> list[tuple[int, ...]]:

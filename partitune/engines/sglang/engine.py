@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
@@ -36,6 +35,7 @@ from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Layout, RankOrder
 from partitune.models.architecture import STATE_KINDS, Architecture, Ffn
+from partitune.partition import Partition
 
 _READ = VersionRange("SGLang", oldest=Version(0, 5, 16), newest=Version(0, 5, 23))
 _LAST_RANKS_SINCE = Version(0, 5, 6)  # PR 13977; first ranks (PR 13282) were never released
@@ -219,11 +219,10 @@ class Sglang:
         """Pool of one partition: the least free memory over the largest cell; a block is a page."""
         knobs = self.effective_knobs(deployment)
         page = whole_number(knobs, "page_size", 1)
-        ends = list(accumulate(partition))
-        starts = [0, *ends[:-1]]
+        ranges = Partition(partition).ranges
         token_bytes, state_bytes = _layer_bytes(deployment)
-        cells = [int(token_bytes[i:j].sum()) for i, j in zip(starts, ends, strict=True)]
-        states = [int(state_bytes[i:j].sum()) for i, j in zip(starts, ends, strict=True)]
+        cells = [int(token_bytes[i:j].sum()) for i, j in ranges]
+        states = [int(state_bytes[i:j].sum()) for i, j in ranges]
         if not any(cells) or (min(cells) == 0 and not any(states)):
             raise InfeasibleSpace(
                 f"stage {cells.index(0)} owns no layer that keeps KV per token; SGLang cannot size its pool"
@@ -251,7 +250,7 @@ class Sglang:
                 int(free) - pages * page * cell - slots * state
                 for free, cell, state in zip(free_bytes, cells, states, strict=True)
             ),
-            group_layers=tuple(int((token_bytes[i:j] > 0).sum()) for i, j in zip(starts, ends, strict=True)),
+            group_layers=tuple(int((token_bytes[i:j] > 0).sum()) for i, j in ranges),
             groups=1,
         )
 

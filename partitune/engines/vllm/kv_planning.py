@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitune.engines.memory import KvPlan
 from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.partition import Partition
 
 Integers = NDArray[np.int64]
 
@@ -163,9 +163,8 @@ def fitted_length(model: CacheModel, partition: Sequence[int], free_bytes: Seque
 
 def _stage_blocks(groups: Sequence[Group], partition: Sequence[int]) -> tuple[list[int], list[int]]:
     """Per stage: bytes of one block, and layers of its fullest group. Raises InfeasibleSpace, see `plan_kv`."""
-    ends = list(accumulate(partition))
     block_bytes, fullest = [], []
-    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+    for start, end in Partition(partition).ranges:
         owned = [
             [cache.page_bytes for index, cache in zip(group.layers, group.caches, strict=True) if start <= index < end]
             for group in groups

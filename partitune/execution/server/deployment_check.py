@@ -20,7 +20,7 @@ from partitune.execution.processes.launch import LaunchPlan
 from partitune.execution.readout.engine_readout import Counters, LogReading, asynchronous_in, read_logs
 from partitune.execution.server.http_probe import WorkerLayers, server_info, worker_layers
 from partitune.execution.server.startup import RunningServer
-from partitune.partition import format_partition
+from partitune.partition import Partition, format_partition
 from partitune.planning.problem import Problem
 
 
@@ -81,13 +81,12 @@ def _partition(problem: Problem, plan: LaunchPlan, found: Running) -> Iterator[s
     asked = format_partition(plan.partition)
     if found.layers:
         rows = sorted({(row.stage, row.first, row.end) for row in found.layers})
-        runs = [end - first for _, first, end in rows]
-        starts = [sum(runs[:index]) for index in range(len(runs))]
-        if [first for _, first, _ in rows] != starts or [stage for stage, _, _ in rows] != list(range(len(rows))):
+        held = Partition(end - first for _, first, end in rows)
+        if rows != [(stage, *layers) for stage, layers in enumerate(held.ranges)]:
             told = "; ".join(f"stage {stage} holds layers {first} to {end - 1}" for stage, first, end in rows)
             yield f"its workers do not hold one partition: {told}"
-        elif tuple(runs) != plan.partition:
-            yield f"the partition is {format_partition(runs)}, asked for was {asked} ({plan.partition_env})"
+        elif held != plan.partition:
+            yield f"the partition is {held.text}, asked for was {asked} ({plan.partition_env})"
     elif found.reading.own_split is not None and found.reading.own_split != plan.partition:
         own = format_partition(found.reading.own_split)
         yield f"the engine split the layers by itself ({own}) and did not see {plan.partition_env}={asked}"
