@@ -18,7 +18,7 @@ test: $(VENV)/.installed-dev
 
 # A search on real vLLM servers, on this machine's CPU; not part of `make test` (3.5 GB, half an hour).
 test-engine: $(VENV)/.installed-dev $(ENGINE)/moe16/tokenizer.json
-	$(RUN) pytest -m engine -s tests/engine
+	$(RUN) pytest -m engine -s tests/real_engine
 
 check: $(VENV)/.installed-dev
 	$(RUN) ruff format --check .
@@ -65,10 +65,10 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
 	@touch $@ $(VENV)/.installed
 
 # The engine's own environment, and the model it serves: both are made by scripts that say why each step is there.
-$(ENGINE)/.installed: tests/engine/install.py
+$(ENGINE)/.installed: tests/real_engine/install.py
 	@echo "installing vLLM for CPUs into $(ENGINE): about 3.5 GB and five minutes, once"
-	@$(PYTHON) tests/engine/install.py $(ENGINE)
+	@$(PYTHON) tests/real_engine/install.py $(ENGINE)
 	@touch $@
 
-$(ENGINE)/moe16/tokenizer.json: tests/engine/model.py $(ENGINE)/.installed
-	@$(ENGINE)/bin/python tests/engine/model.py $(@D)
+$(ENGINE)/moe16/tokenizer.json: tests/real_engine/model.py $(ENGINE)/.installed
+	@$(ENGINE)/bin/python tests/real_engine/model.py $(@D)

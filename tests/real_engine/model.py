@@ -1,4 +1,4 @@
-"""Write a model that a real engine serves on two CPU cores: `ENGINE_PYTHON tests/engine/model.py FOLDER`.
+"""Write a model that a real engine serves on two CPU cores: `ENGINE_PYTHON tests/real_engine/model.py FOLDER`.
 
 Decision: a config.json of known shape and a tokenizer made on the spot, served with `--load-format dummy` (random
 weights), so that nothing is downloaded. Of its 16 layers the first 8 are dense and heavy and the others a light mixture
