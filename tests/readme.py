@@ -12,31 +12,36 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 README = Path(__file__).parent.parent / "README.md"
 BLOCK = re.compile(r"(<!-- runs: partitune (?P<arguments>[^\n]*) -->\n```[a-z]*\n)(?P<shown>.*?)(```\n)", re.DOTALL)
 
 
-def shown_and_printed(text: str) -> list[tuple[str, str, str]]:
-    """Arguments, what the README shows, what the program prints now; in one folder, in order."""
-    found = []
+def shown(text: str) -> list[tuple[str, str]]:
+    """Arguments of every command in the README, and what it shows for them."""
+    return [(block["arguments"], block["shown"]) for block in BLOCK.finditer(text)]
+
+
+@cache
+def printed(text: str) -> list[str]:
+    """What the program prints now for every command; run in one folder, in order."""
+    outputs = []
     with tempfile.TemporaryDirectory() as folder:
-        for block in BLOCK.finditer(text):
-            command = [sys.executable, "-m", "partitune", *shlex.split(block["arguments"])]
+        for arguments, _ in shown(text):
+            command = [sys.executable, "-m", "partitune", *shlex.split(arguments)]
             environment = {**os.environ, "PYTHONPATH": str(README.parent), "COLUMNS": "100"}
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
-            printed = done.stdout.replace(str(README.parent) + "/", "")
-            found.append(
-                (block["arguments"], block["shown"], "\n".join(line.rstrip() for line in printed.splitlines()) + "\n")
-            )
-    return found
+            output = done.stdout.replace(str(README.parent) + "/", "")
+            outputs.append("\n".join(line.rstrip() for line in output.splitlines()) + "\n")
+    return outputs
 
 
 def rewritten(text: str) -> str:
     """The README with every block as the program prints it."""
-    printed = iter(shown_and_printed(text))
-    return BLOCK.sub(lambda block: block[1] + next(printed)[2] + block[4], text)
+    outputs = iter(printed(text))
+    return BLOCK.sub(lambda block: block[1] + next(outputs) + block[4], text)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from scipy.stats import kendalltau
 
 from partitune.candidate import Candidate, Knob
 from partitune.execution.driver import run
@@ -22,6 +21,8 @@ from partitune.spec.search_space import load_search_space
     [("kimi-k3-pp8-tp2", 0.9, 0.0), ("kimi-k3-pp8-tp2-sglang", 0.7, 0.0), ("deepseek-v3-pp4-tp8", 0.7, 0.02)],
 )
 def test_it_orders_flags_nearly_as_the_simulator_does(name: str, agrees: float, loses: float) -> None:
+    from scipy.stats import kendalltau  # a second, which collecting tests need not wait for
+
     spec = load_search_space(name)
     posed = resolve(spec)
     driver, start = SimulatorDriver(posed), Space(posed, spec).starting_knobs
