@@ -99,7 +99,19 @@ class ClusterError(PartituneError):
     """Ray is unreachable, refuses us, or rejected a job."""
 
 
-def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """`, did you mean NAME?` for the nearest allowed name, empty when none is near: the middle of a message."""
-    near = difflib.get_close_matches(word.lower(), list(allowed), n=1, cutoff=0.6)
-    return f", did you mean {near[0]}?" if near else ""
+def nearest(word: str, allowed: Iterable[str], *, most: int = 1, alike: float = 0.6) -> list[str]:
+    """The allowed names most like `word`, best first; empty when none is.
+
+    Args:
+        word: as written; its case does not count.
+        allowed: names to choose from.
+        most: how many at most.
+        alike: from 0 (anything) to 1 (the same word), as difflib counts.
+    """
+    return difflib.get_close_matches(word.lower(), list(allowed), n=most, cutoff=alike)
+
+
+def did_you_mean(word: str, allowed: Iterable[str], *, most: int = 1) -> str:
+    """`, did you mean NAME?` for the nearest allowed names, empty when none is near: the middle of a message."""
+    near = nearest(word, allowed, most=most)
+    return f", did you mean {' or '.join(near)}?" if near else ""

@@ -6,10 +6,9 @@ twice in SGLang, and a comparison with "the default" means nothing unless it say
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 
-from partitune.errors import InfeasibleSpace, SpecError
+from partitune.errors import InfeasibleSpace, SpecError, did_you_mean
 
 Split = tuple[int, ...]
 
@@ -55,9 +54,8 @@ def chosen_split(layers: int, stages: int, own: Callable[[int, int], Split], rul
         SpecError: unknown rule.
     """
     if rule is not None and rule not in SPLIT_RULES:
-        close = difflib.get_close_matches(rule, SPLIT_RULES, n=1)
-        hint = f"; nearest: {close[0]}" if close else ""
-        raise SpecError(f"split rule {rule!r} is not known; known are {', '.join(SPLIT_RULES)}{hint}")
+        hint = did_you_mean(rule, SPLIT_RULES)
+        raise SpecError(f"split rule {rule!r} is not known{hint}; known are {', '.join(SPLIT_RULES)}")
     if not 1 <= stages <= layers:
         raise InfeasibleSpace(f"{layers} layers cannot be divided over {stages} stages: each needs at least one")
     return (own if rule is None else SPLIT_RULES[rule])(layers, stages)

@@ -7,12 +7,12 @@ or removed flag into one message before anything is launched, instead of one fai
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from partitune.candidate import Knob
+from partitune.errors import did_you_mean
 
 
 class Kind(StrEnum):
@@ -73,8 +73,7 @@ class Flag:
     def _outside(self, value: str) -> str:
         if value in self.choices:
             return ""
-        close = difflib.get_close_matches(value, self.choices, n=1)
-        return f"{value!r} is not one of {self.allowed}" + (f"; nearest: {close[0]}" if close else "")
+        return f"{value!r} is not one of {self.allowed}{did_you_mean(value, self.choices)}"
 
     def _inside(self, value: float) -> bool:
         above = self.low is None or (value > self.low if self.above_low else value >= self.low)
@@ -100,8 +99,7 @@ def unknown_flag(name: str, known: Mapping[str, Flag], engine: str) -> str:
         return f"{name}: write it {plain}"
     if plain.startswith("no_") and plain[3:] in known:
         return f"{name}: write {plain[3:]}: false"
-    close = difflib.get_close_matches(plain.lower(), known, n=1, cutoff=0.5)
-    return f"{name}: {engine} has no such flag" + (f"; nearest: {close[0]}" if close else "")
+    return f"{name}: {engine} has no such flag{did_you_mean(plain, known)}"
 
 
 def arguments(values: Mapping[str, Knob], known: Mapping[str, Flag]) -> tuple[str, ...]:

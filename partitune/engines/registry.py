@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from partitune.engines.engine import Engine
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.vllm.engine import Vllm
-from partitune.errors import SpecError
+from partitune.errors import SpecError, did_you_mean
 
 ENGINES: Mapping[str, Engine] = {"vllm": Vllm(), "sglang": Sglang()}
 
@@ -21,6 +20,5 @@ def engine(name: str, source: str = "engine.name") -> Engine:
     """
     if name in ENGINES:
         return ENGINES[name]
-    close = difflib.get_close_matches(name.lower(), ENGINES, n=1, cutoff=0.4)
-    hint = f"; nearest: {close[0]}" if close else ""
-    raise SpecError(f"{source}: {name!r} is not a known engine; known are {', '.join(ENGINES)}{hint}")
+    hint = did_you_mean(name, ENGINES)
+    raise SpecError(f"{source}: {name!r} is not a known engine{hint}; known are {', '.join(ENGINES)}")

@@ -8,10 +8,9 @@ stands, because engines then dequantise to it.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
-from partitune.errors import SpecError
+from partitune.errors import SpecError, nearest
 from partitune.hardware.generations import Generation
 
 
@@ -99,6 +98,6 @@ def gpu(name: str) -> Gpu:
     if plain in _BY_PLAIN_NAME:
         return _BY_PLAIN_NAME[plain]
     longer = [known for known in GPUS if plain and _plain(known).startswith(plain)]
-    near = longer or [_BY_PLAIN_NAME[p].name for p in difflib.get_close_matches(plain, _BY_PLAIN_NAME, n=3, cutoff=0.5)]
+    near = longer or [_BY_PLAIN_NAME[p].name for p in nearest(plain, _BY_PLAIN_NAME, most=3)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(GPUS)}"
     raise SpecError(f"gpu: {name!r} is not known; {hint}")

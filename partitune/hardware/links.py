@@ -7,10 +7,9 @@ point-to-point data for anything newer than H100 does not exist, so those entrie
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
-from partitune.errors import SpecError
+from partitune.errors import SpecError, nearest
 from partitune.hardware.gpus import Gpu
 
 
@@ -63,7 +62,7 @@ def link(name: str) -> Link:
     """
     if name.casefold() in LINKS:
         return LINKS[name.casefold()]
-    near = difflib.get_close_matches(name.casefold(), LINKS, n=3, cutoff=0.4)
+    near = nearest(name, LINKS, most=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(LINKS)}"
     raise SpecError(f"link: {name!r} is not known; {hint}")
 

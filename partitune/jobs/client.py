@@ -18,11 +18,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partitune.errors import ClusterError
+from partitune.errors import ClusterError, nearest
 from partitune.jobs.address import checked, knock
 from partitune.jobs.package import Shipment
 
@@ -135,7 +134,7 @@ class Head:
             if "does not exist" not in str(error):
                 raise
             known = [job.job_id for job in self.jobs()]
-            near = get_close_matches(job_id, known, n=3, cutoff=0.5) or known[-3:]
+            near = nearest(job_id, known, most=3) or known[-3:]
             hint = f"did you mean {', '.join(near)}?" if near else "partitune submitted none there"
             raise ClusterError(f"Ray at {self.address}: no job {job_id}; {hint}") from error
 

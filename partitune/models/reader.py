@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
-from partitune.errors import SpecError
+from partitune.errors import SpecError, nearest
 from partitune.models.architecture import Architecture, Edges
 from partitune.models.families import FAMILIES, dense, moe
 from partitune.models.fields import Fields
@@ -199,7 +198,7 @@ def _unknown(name: str) -> str:
     short = name if len(name) <= 80 else f"{name[:77]}..."
     aliases = {alias.lower(): model.name for model in MODELS for alias in (model.name, *model.aliases)}
     tail = name.lower().rsplit("/", 1)[-1]
-    near = [*get_close_matches(name.lower(), aliases, n=3, cutoff=0.5), *get_close_matches(tail, aliases, n=3)]
+    near = [*nearest(name, aliases, most=3, alike=0.5), *nearest(tail, aliases, most=3)]
     names = list(dict.fromkeys(aliases[match] for match in near))[:3] or list(catalog_names()[:3])
     return (
         f"model {short!r} is not in the catalog (nearest: {', '.join(names)}) and no such file exists; "

@@ -13,12 +13,11 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
-from partitune.errors import SpecError
+from partitune.errors import SpecError, nearest
 from partitune.simulation.request import Request, SharedPrefix
 
 
@@ -134,7 +133,7 @@ def _trace_line(line: str, place: str, name: str) -> Request:
     spelling = max(_SPELLINGS, key=lambda each: len(row.keys() & set(each.keys)))
     for key in spelling.keys:
         if key not in row:
-            near = get_close_matches(key, row.keys(), 1)
+            near = nearest(key, row)
             hint = f"; did you mean it by {near[0]!r}?" if near else ""
             raise SpecError(f"{place}: {key}: missing; a line needs {', '.join(spelling.keys)}{hint}")
     arrival = row[spelling.timestamp]

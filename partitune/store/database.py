@@ -7,7 +7,6 @@ as a StoreError.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Self
 from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.orm import Session
 
-from partitune.errors import StoreError
+from partitune.errors import StoreError, nearest
 from partitune.store.cells import Cells
 from partitune.store.connection import connect, for_writing
 from partitune.store.faults import explained
@@ -123,7 +122,7 @@ class Database:
         row = session.scalar(select(StudyRow).where(StudyRow.name == name))
         if row is None:
             names = self._names(session)
-            near = difflib.get_close_matches(name, names, n=3, cutoff=0.5) or names[-3:]
+            near = nearest(name, names, most=3) or names[-3:]
             known = f"Did you mean {', '.join(near)}?" if near else "The database holds no study yet"
             if len(names) > len(near):
                 last = names[-10:]

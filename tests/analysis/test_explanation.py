@@ -130,7 +130,7 @@ def test_in_sglang_the_cap_of_a_slot_decides_whether_the_pipe_fills(
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ({"max_num_seq": 8}, "nearest: max_num_seqs"),
+        ({"max_num_seq": 8}, "did you mean max_num_seqs?"),
         ({"max_num_seqs": 0}, "out of range"),
         ({"VLLM_PP_LAYER_PARTITION": "1,92"}, "partitune writes it"),
     ],

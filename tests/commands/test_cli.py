@@ -153,7 +153,7 @@ SETTINGS = {
     "max_num_seqs": "allowed: name=value",
     "=3": "allowed: name=value",
     "max_num_seqs=": "allowed: name=value",
-    "max_num_seq=3": "nearest: max_num_seqs",
+    "max_num_seq=3": "did you mean max_num_seqs?",
     "max-num-seqs=64": "write it max_num_seqs",
     "max_num_seqs=0": "out of range, allowed is >= 1",
     "max_num_seqs=1.5": "is not an integer",

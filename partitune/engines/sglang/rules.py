@@ -9,7 +9,6 @@ Source: SGLang 0.5.23 `srt/arg_groups/validation_hook.py`, `parallel_hook.py`, `
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 
 from partitune.candidate import Knob
@@ -19,6 +18,7 @@ from partitune.engines.head_sharding import head_faults
 from partitune.engines.rules import Violation
 from partitune.engines.sglang.flags import NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import ALL2ALL_BACKENDS, has_experts
+from partitune.errors import nearest
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture, Ffn
 from partitune.models.legal_cuts import illegal_reasons
@@ -48,7 +48,7 @@ def _flag_faults(deployment: Deployment) -> Iterator[Violation]:
         elif name in NAMES_OF_VLLM:
             message = f"{name}: vLLM's name; SGLang has {NAMES_OF_VLLM[name]}"
             yield Violation("unknown-flag", message, source)
-        elif difflib.get_close_matches(name.lower().replace("-", "_"), SGLANG_FLAGS, n=1, cutoff=0.85):
+        elif nearest(name.replace("-", "_"), SGLANG_FLAGS, alike=0.85):
             yield Violation("unknown-flag", unknown_flag(name, SGLANG_FLAGS, f"SGLang {deployment.version}"), source)
 
 

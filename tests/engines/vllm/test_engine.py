@@ -176,7 +176,7 @@ def test_environment() -> None:
 @pytest.mark.parametrize(
     ("knobs", "rule", "message"),
     [
-        ({"max_num_batch_tokens": 512}, "unknown-flag", "nearest: max_num_batched_tokens"),
+        ({"max_num_batch_tokens": 512}, "unknown-flag", "did you mean max_num_batched_tokens?"),
         ({"max-num-seqs": 512}, "unknown-flag", "write it max_num_seqs"),
         ({"--max-num-seqs": 512}, "unknown-flag", "write it max_num_seqs"),
         ({"no_async_scheduling": True}, "unknown-flag", "write async_scheduling: false"),
@@ -190,7 +190,7 @@ def test_environment() -> None:
         ({"gpu_memory_utilization": 1.5}, "flag-value", "allowed is > 0 and <= 1"),
         ({"gpu_memory_utilization": float("nan")}, "flag-value", "out of range"),
         ({"watermark": 1.0}, "flag-value", "allowed is >= 0 and < 1"),
-        ({"kv_cache_dtype": "fp8e4m3"}, "flag-value", "nearest: fp8_e4m3"),
+        ({"kv_cache_dtype": "fp8e4m3"}, "flag-value", "did you mean fp8_e4m3?"),
         (
             {"max_num_batched_tokens": 64, "max_num_seqs": 128},
             "budget-below-seqs",
