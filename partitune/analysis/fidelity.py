@@ -28,12 +28,17 @@ class Fidelity:
     bias: float | None  # measured / simulated, the median
     error: float | None  # median distance of a candidate from that, as a share
 
-    def trust(self, promised: float) -> float:
-        """0 to 1: how much of what is launched next follows the simulator, when it promises a gain of `promised`."""
+    def trust(self, promised: float | None) -> float:
+        """0 to 1: how much of what is launched next follows the simulator.
+
+        Args:
+            promised: share by which it says the best candidate left beats the default; None where it has no figure of
+                the default, so that the ranks alone speak.
+        """
         if self.pairs < FEWEST_PAIRS or self.tau is None or self.error is None:
             return 1.0  # nothing speaks against it yet
         ranks = min(max(self.tau / ENOUGH_TAU, 0.0), 1.0)
-        return ranks if self.error <= promised else ranks * promised / self.error
+        return ranks if promised is None or self.error <= promised else ranks * promised / self.error
 
     @property
     def text(self) -> str:

@@ -69,6 +69,31 @@ def test_the_opening_is_launched_whatever_the_simulator_says_then_its_best() -> 
     assert [proposal.candidate.knobs["seqs"] for proposal in asked[3:]] == [90, 89, 88, 87, 86]
 
 
+@dataclass(frozen=True)
+class Scattered:
+    """As the simulator says, two of three settings a share or two above it, the engine's default without enough memory."""
+
+    share: float
+
+    def measure(self, candidate: Candidate) -> Measurement:
+        if candidate.partition == (4,) and not candidate.knobs:
+            raise OutOfMemory("stage 0 is short of 1 GiB", excess=1.0)
+        seqs = int(candidate.knobs.get("seqs", 90))
+        return measurement((100.0 + seqs) * (1 + self.share * (seqs % 3)))
+
+
+def test_where_the_default_does_not_fit_the_simulator_keeps_its_say() -> None:
+    """Nothing beats the exact plan here: held against it as if it were the default, nothing would promise a gain."""
+    opening = (first("default", 4), first("exact", 5))
+    space = FlatSpace({"seqs": WholeRange(low=1, high=90)}, opening)
+    found = list(screen(sampler(space), Scattered(0.0), 92))
+    proposer = ScreenedProposer(sampler(space), found, THROUGHPUT[0], Scattered(0.0))
+    asked = launches(proposer, Scattered(0.001), 22)
+    assert proposer.fidelity.tau == pytest.approx(1.0)
+    assert (proposer.fidelity.error or 0) > 0
+    assert [proposal.origin for proposal in asked] == ["default", "exact"] + ["screen"] * 20
+
+
 def test_a_simulator_that_orders_the_wrong_way_loses_its_say() -> None:
     space = FlatSpace({"seqs": WholeRange(low=1, high=100)}, OPENING)
     proposer = screened(space, Tuned(), 103)

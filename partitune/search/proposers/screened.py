@@ -70,6 +70,8 @@ class ScreenedProposer:
         self._keep = keep
         self._opening = [one.proposal for one in screened if one.proposal.origin in OPENING]
         self._predicted = {one.proposal.candidate.digest: self._value(one.result) for one in screened}
+        defaults = (one.proposal.candidate.digest for one in screened if one.proposal.origin == "default")
+        self._default = next(defaults, None)  # digest
         self._ranked = self._rank(screened)
         self._asked: dict[str, tuple[Candidate, str]] = {}  # launched or in flight: digest -> candidate, origin
         self._pairs: list[tuple[float, float]] = []
@@ -116,12 +118,17 @@ class ScreenedProposer:
         promoted, sampled = origins.count(PROMOTED), origins.count("sampler")
         return promoted < self.fidelity.trust(self._promised()) * (promoted + sampled + 1)
 
-    def _promised(self) -> float:
-        """Gain over the default of the best candidate that is not launched yet, as simulated."""
-        default = next((value for value in self._predicted.values() if value is not None), None)
+    def _promised(self) -> float | None:
+        """Gain over the default of the best candidate that is not launched yet, as simulated; None without a default.
+
+        The default is the engine's own and nothing else: measured against the exact plan, nothing would promise a gain.
+        """
+        default = None if self._default is None else self._predicted[self._default]
         left = next((one for one in self._ranked if one.candidate.digest not in self._asked), None)
         best = None if left is None else self._predicted[left.candidate.digest]
-        return 0.0 if default is None or best is None else max(0.0, gain(self._objective, default, best))
+        if best is None:
+            return 0.0
+        return None if default is None else max(0.0, gain(self._objective, default, best))
 
     def _promote(self) -> Proposal | None:
         """The best candidate not launched; one that is like a launched one waits for the others."""
