@@ -21,6 +21,7 @@ from partitune.commands.export import add_export
 from partitune.commands.jobs import add_commands as add_jobs
 from partitune.commands.launch import add_launch
 from partitune.commands.layouts import add_layouts
+from partitune.commands.schema import add_schema
 from partitune.commands.search import add_search
 from partitune.commands.solve import add_solve
 from partitune.commands.studies import add_studies
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"partitune {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     planning, serving = (add_search, add_explain, add_solve, add_layouts), (add_export, add_launch)
-    for add in (*planning, add_studies, *serving, add_list, add_verify, add_validate):
+    for add in (*planning, add_studies, *serving, add_list, add_schema, add_verify, add_validate):
         add(commands)
     add_upkeep(commands, DEFAULT_DATABASE)
     add_jobs(commands)

@@ -15,6 +15,8 @@ import pytest
 
 from partitune.cli import main
 from partitune.spec.catalog import Kind, shipped
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
 
 TINY = (shipped(Kind.SEARCH_SPACE) / "tiny.yaml").read_text()
 NO_YAML = ("--model", "qwen3-8b", "--gpu", "H200", "--nodes", "1", "--gpus-per-node", "2", "--tp", "1", "--pp", "2")
@@ -364,6 +366,14 @@ def test_unequal_gpus_and_reserved_memory(command: Command) -> None:
     assert best["partition"][0] > best["partition"][1]
     Path("three.yaml").write_text(TINY.replace("gpu: L40S", "gpu: [L40S, L40S, L40S]"))
     assert "three.yaml:8: cluster.gpu: found a list of 3" in command.refused("search", "three.yaml")
+
+
+def test_schema_prints_what_an_editor_checks_a_file_with(command: Command) -> None:
+    for name, model in (("search-space", SearchSpace), ("runner", Runner)):
+        schema = json.loads(command("schema", name))
+        assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+        assert set(schema["properties"]) == set(model.model_fields)
+    assert "invalid choice: 'searchspace'" in command.refused("schema", "searchspace")
 
 
 def test_help_is_instant() -> None:
