@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+#: The key of the layout among the knobs, where files, tables and messages write a candidate.
+LAYOUT = "layout"
 #: Values a knob can take. Optuna, SQLite and JSON all know these four.
 Knob = bool | int | float | str
 
@@ -31,25 +33,37 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One deployment to try: layers per stage and the engine knobs that vary."""
+    """One deployment to try: layers per stage, the engine knobs that vary, and the layout where that varies."""
 
     partition: tuple[int, ...]
     knobs: Mapping[str, Knob] = field(default_factory=dict)
+    layout: str | None = None  # by name; None: the search space's own
+
+    @classmethod
+    def of_settings(cls, partition: Iterable[int], settings: Mapping[str, Knob]) -> Candidate:
+        """The candidate whose `settings` these are."""
+        knobs = {name: value for name, value in settings.items() if name != LAYOUT}
+        return cls(tuple(partition), knobs, str(settings[LAYOUT]) if LAYOUT in settings else None)
+
+    @property
+    def settings(self) -> dict[str, Knob]:
+        """The knobs, and the layout as if it were one, then by name: what is written wherever a candidate is."""
+        return dict(self.knobs if self.layout is None else sorted({**self.knobs, LAYOUT: self.layout}.items()))
 
     @property
     def digest(self) -> str:
         """12 hex digits of the content; equal candidates have equal digests in any process."""
-        text = json.dumps([list(self.partition), sorted(self.knobs.items())], separators=(",", ":"))
+        text = json.dumps([list(self.partition), sorted(self.settings.items())], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
         """JSON object with `partition` and `knobs`."""
-        return {"partition": list(self.partition), "knobs": dict(self.knobs)}
+        return {"partition": list(self.partition), "knobs": self.settings}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Candidate:
         """Inverse of `to_json`."""
-        return cls(tuple(int(x) for x in data["partition"]), dict(data["knobs"]))
+        return cls.of_settings(map(int, data["partition"]), data["knobs"])
 
 
 Direction = Literal["maximize", "minimize"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import pytest
@@ -29,13 +30,25 @@ def test_every_error_is_in_the_tree_that_the_docstring_draws() -> None:
     assert all(kind.__name__ in (errors.__doc__ or "") for kind in kinds)
 
 
-@given(partition=st.lists(st.integers(1, 99), min_size=1), knobs=knobs)
+@given(partition=st.lists(st.integers(1, 99), min_size=1), knobs=knobs, layout=st.none() | st.text())
 def test_a_candidate_is_its_json_and_its_digest_does_not_depend_on_order(
-    partition: list[int], knobs: dict[str, bool | int | float | str]
+    partition: list[int], knobs: dict[str, bool | int | float | str], layout: str | None
 ) -> None:
-    one = Candidate(tuple(partition), knobs)
+    one = Candidate(tuple(partition), knobs, layout)
     assert Candidate.from_json(one.to_json()) == one
-    assert Candidate(tuple(partition), dict(reversed(knobs.items()))).digest == one.digest
+    assert Candidate(tuple(partition), dict(reversed(knobs.items())), layout).digest == one.digest
+
+
+def test_a_layout_is_written_and_read_as_it_was_when_it_was_a_knob() -> None:
+    """Databases and job messages of earlier releases hold the layout under this key, and this digest beside it."""
+    written = {
+        "partition": [10, 8, 8, 10],
+        "knobs": {"async_scheduling": True, "layout": "tp1-pp4", "max_num_seqs": 64},
+    }
+    read = Candidate.from_json(written)
+    assert read == Candidate((10, 8, 8, 10), {"max_num_seqs": 64, "async_scheduling": True}, "tp1-pp4")
+    assert (json.dumps(read.to_json()), read.digest) == (json.dumps(written), "6aebac7b3183")
+    assert Candidate((18, 18), {"max_num_seqs": 64}).digest == "8d6414b64a5a"
 
 
 def test_different_candidates_have_different_digests() -> None:

@@ -8,8 +8,8 @@ memory, because why it does not fit is the question then.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -24,7 +24,8 @@ from partitune.engines.rules import FLAG_RULES
 from partitune.errors import SpecError
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.problem import LAYOUT, Problem
+from partitune.partition import parse_partition
+from partitune.planning.problem import Problem
 from partitune.simulation.chrome_trace import chrome_trace
 
 #: Metrics that `explain --json` always names.
@@ -78,7 +79,7 @@ class Explained:
         measured = self.result.measurement
         return {
             "partition": list(self.candidate.partition),
-            "knobs": dict(self.candidate.knobs),
+            "knobs": self.candidate.settings,
             "outcome": self.result.outcome.value,
             "reason": self.result.reason,
             "regime": self.regime,
@@ -126,21 +127,27 @@ class Explained:
         }
 
 
-def candidate_of(problem: Problem, partition: tuple[int, ...] | None, knobs: Mapping[str, Knob]) -> Candidate:
-    """The candidate a person means: the engine's split where none is given, and the flags that differ.
+def candidate_of(problem: Problem, partition: str | Sequence[int] | None, settings: Mapping[str, Knob]) -> Candidate:
+    """The candidate a person means.
+
+    Args:
+        problem: the search space, on its own layout.
+        partition: layers per stage; None: the engine's own split.
+        settings: the flags that differ from the search space's, and `layout` where the layout does.
 
     Raises:
-        SpecError: a flag the engine does not have, or a value it does not take.
+        SpecError: a flag the engine does not have, a value it does not take, or not a partition of this layout.
     """
-    problem = problem.on(str(knobs.get(LAYOUT, problem.layout.name)))
-    for name in knobs:
+    wanted = Candidate.of_settings((), settings)
+    problem = problem.on(wanted.layout)
+    for name in wanted.knobs:
         if name in problem.engine.written_by_partitune:
             raise SpecError(f"{name}: partitune writes it; allowed: {problem.engine.written_by_partitune[name]}")
-    candidate = Candidate(problem.default_partition if partition is None else partition, dict(knobs))
-    typing = [one for one in problem.engine.check(problem.deployment(candidate)) if one.rule in FLAG_RULES]
-    if typing:
+    if typing := [one for one in problem.engine.check(problem.start(wanted.knobs)) if one.rule in FLAG_RULES]:
         raise SpecError("; ".join(f"{one.message} [{one.source}]" for one in typing))
-    return candidate
+    if partition is None:
+        return replace(wanted, partition=problem.default_partition)
+    return replace(wanted, partition=parse_partition(partition, stages=problem.stages, layers=problem.layers))
 
 
 def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> Explained:
@@ -193,7 +200,7 @@ def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
         "engine": f"{problem.engine.name} {problem.version}",
         "regime": problem.engine.flow(problem.deployment(candidate)).name,
         "partition": list(candidate.partition),
-        "knobs": dict(candidate.knobs),
+        "knobs": candidate.settings,
     }
     return chrome_trace(
         SimulatorDriver(problem).timeline(candidate),

@@ -12,18 +12,17 @@ from partitune.analysis.comparison import INDIFFERENCE_ZONE
 from partitune.analysis.figures import figure
 from partitune.candidate import Objective, Outcome, Result
 from partitune.hardware.parallelism import Layout, layout_named
-from partitune.planning.problem import LAYOUT
 
 
 def layouts_tried(trials: Iterable[tuple[int, Result]], objective: Objective) -> Iterator[str]:
     """Sentences about trials, each given by number and result; none where they have one layout."""
     best: dict[str, tuple[float, int]] = {}
     for number, result in trials:
-        name, value = result.candidate.knobs.get(LAYOUT), result.metric(objective.metric)
+        name, value = result.candidate.layout, result.metric(objective.metric)
         if name is None or value is None or result.outcome is not Outcome.OK:
             continue
-        if str(name) not in best or objective.cost(value) < objective.cost(best[str(name)][0]):
-            best[str(name)] = (value, number)
+        if name not in best or objective.cost(value) < objective.cost(best[name][0]):
+            best[name] = (value, number)
     if len(best) < 2:
         return
     ranked = sorted(best.items(), key=lambda item: objective.cost(item[1][0]))

@@ -27,16 +27,13 @@ def add_explain(commands: Commands) -> None:
 
 def _explain(arguments: argparse.Namespace) -> int:
     from partitune.analysis.explanation import candidate_of, explain, trace
-    from partitune.partition import parse_partition
     from partitune.planning.resolve import resolve
     from partitune.report.output import stdout
     from partitune.report.terminal import print_explained
 
     problem = _problem(resolve(space_of(arguments)), arguments.part, wants_trace=arguments.trace is not None)
     default = candidate_of(problem, None, {})
-    given, stages = arguments.partition, candidate_of(problem, None, arguments.knobs).partition
-    partition = None if given is None else parse_partition(given, stages=len(stages), layers=problem.layers)
-    wanted = candidate_of(problem, partition, arguments.knobs)
+    wanted = candidate_of(problem, arguments.partition, arguments.knobs)
     one = explain(problem, wanted, limits=True)
     other = explain(problem, default) if wanted != default else None
     if arguments.trace is not None and one.result.measurement is not None:

@@ -29,17 +29,14 @@ def add_launch(commands: Commands) -> None:
 
 def _launch(arguments: argparse.Namespace) -> int:
     from partitune.analysis.explanation import candidate_of
-    from partitune.partition import parse_partition
-    from partitune.planning.problem import LAYOUT
     from partitune.planning.resolve import resolve
     from partitune.search.launching import launch, planned, starting_driver
     from partitune.spec.runner import load_runner
 
     space = space_of(arguments)
-    problem, given, runner = resolve(space), arguments.partition, load_runner(arguments.runner)
-    problem = problem.on(str(arguments.knobs.get(LAYOUT, problem.layout.name)))
-    partition = None if given is None else parse_partition(given, stages=problem.stages, layers=problem.layers)
-    candidate = candidate_of(problem, partition, arguments.knobs)
+    problem, runner = resolve(space), load_runner(arguments.runner)
+    candidate = candidate_of(problem, arguments.partition, arguments.knobs)
+    problem = problem.on(candidate.layout)
     driver = starting_driver(problem, space, runner)
     if not arguments.dry_run:
         return _show(launch(driver, runner, candidate, arguments.ray_address, _say), arguments.json)

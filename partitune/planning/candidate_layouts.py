@@ -19,7 +19,7 @@ from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Ffn
 from partitune.planning.legality import stage_bounds
 from partitune.planning.planner import Planner
-from partitune.planning.problem import LAYOUT, Problem
+from partitune.planning.problem import Problem
 from partitune.planning.resolve import layout_of
 from partitune.planning.typical_batches import cohorts
 from partitune.spec.search_space import SearchSpace
@@ -40,7 +40,7 @@ class Considered:
 
     def candidate(self, knobs: Mapping[str, Knob]) -> Candidate:
         """That partition on this layout under `knobs`."""
-        return Candidate(self.partition, {**knobs, LAYOUT: self.layout.name})
+        return Candidate(self.partition, knobs, self.layout.name)
 
 
 def considered(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> tuple[Considered, ...]:

@@ -31,9 +31,6 @@ from partitune.planning.workload_mix import Load, Mix
 from partitune.simulation.request import Request
 from partitune.spec.objectives import METRICS, Direction
 
-#: The knob by which a candidate names its layout, where layouts vary.
-LAYOUT = "layout"
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -62,15 +59,15 @@ class Problem:
         Raises:
             SpecError: not the name of a layout, or the cluster cannot hold it.
         """
-        return self.on(str(candidate.knobs.get(LAYOUT, self.layout.name)))
+        return self.on(candidate.layout)
 
-    def on(self, name: str) -> Problem:
-        """The same problem on the layout of that name.
+    def on(self, name: str | None) -> Problem:
+        """The same problem on the layout of that name; this one for None.
 
         Raises:
             SpecError: as `of`.
         """
-        if name == self.layout.name:
+        if name is None or name == self.layout.name:
             return self
         if name not in self._on_layout:
             placement = self.placed(layout_named(name, self.layout))
@@ -164,7 +161,7 @@ class Problem:
             architecture=self.architecture,
             layout=self.layout,
             gpu=self.placement.gpus[0],
-            knobs={name: value for name, value in {**self.baseline, **knobs}.items() if name != LAYOUT},
+            knobs={**self.baseline, **knobs},
             partition=partition,
             runner=self.runner,
             nodes=self.placement.node_count,

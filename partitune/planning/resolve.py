@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from partitune.candidate import LAYOUT
 from partitune.engines.engine import Engine
 from partitune.engines.registry import engine
 from partitune.errors import SpecError
@@ -19,7 +20,7 @@ from partitune.hardware.links import Link, link
 from partitune.hardware.parallelism import Layout
 from partitune.hardware.placement import place
 from partitune.models.reader import load_architecture
-from partitune.planning.problem import LAYOUT, ClusterGpus, Problem, roofline_costs
+from partitune.planning.problem import ClusterGpus, Problem, roofline_costs
 from partitune.planning.serving_cost import Tariff
 from partitune.planning.workload_mix import Load, Mix, Over
 from partitune.simulation.request import Request

@@ -15,7 +15,7 @@ from typing import Any
 from rich.markup import escape
 
 from partitune.analysis.figures import figure
-from partitune.candidate import Knob, Result
+from partitune.candidate import Candidate, Knob, Result
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.hardware.parallelism import Layout
@@ -85,14 +85,14 @@ class Compared:
         }
 
 
-def compare_layouts(spec: SearchSpace, knobs: Mapping[str, Knob]) -> Compared:
+def compare_layouts(spec: SearchSpace, settings: Mapping[str, Knob]) -> Compared:
     """Simulate the layouts of `spec`: those it lists, else all it admits.
 
     Raises:
         SpecError: the search space.
     """
     problem = resolve(spec)
-    start = {**Space(problem, spec).starting_knobs, **knobs}
+    start = {**Space(problem, spec).starting_knobs, **Candidate.of_settings((), settings).knobs}
     every = considered(problem, spec, start)
     usable = [one for one in every if not one.reasons]
     best_flat = next((one for one in usable if one.layout.pp == 1), None)

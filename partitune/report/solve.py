@@ -22,7 +22,7 @@ from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.models.legal_cuts import illegal_reasons
 from partitune.partition import Partition, format_partition
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN
-from partitune.planning.problem import LAYOUT, Problem
+from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.stage_order import count_orders, launchable_orders
 from partitune.planning.typical_batches import cohorts
@@ -87,7 +87,7 @@ class Solved:
     """The front of one search space under one setting of the flags."""
 
     space: str
-    knobs: Mapping[str, Knob]
+    settings: Mapping[str, Knob]
     regime: str
     rows: tuple[Row, ...]  # the engine's default first
     fluid_s: float  # no slowest stage is shorter, even if layers could be cut
@@ -106,7 +106,7 @@ class Solved:
         """The object of `solve --json`. Keys may be added, never changed."""
         return {
             "space": self.space,
-            "knobs": dict(self.knobs),
+            "knobs": dict(self.settings),
             "regime": self.regime,
             "default": self.rows[0].to_json(self.fluid_s),
             "front": [row.to_json(self.fluid_s) for row in self.rows if row.names != (DEFAULT_PLAN,)],
@@ -126,16 +126,15 @@ class Solved:
         }
 
 
-def solve(spec: SearchSpace, knobs: Mapping[str, Knob]) -> Solved:
-    """Every partition worth a thought under `knobs`.
+def solve(spec: SearchSpace, settings: Mapping[str, Knob]) -> Solved:
+    """Every partition worth a thought under these flags, and on the layout that `layout` names among them.
 
     Raises:
         SpecError: the search space, or a combination of flags that the engine refuses.
     """
     problem = resolve(spec)
-    candidate_of(problem, None, knobs)  # flags and values that no engine takes
-    layout = str(knobs.get(LAYOUT, problem.layout.name))
-    planner, problem = Space(problem, spec).planner_on(layout), problem.on(layout)
+    wanted = candidate_of(problem, None, settings)
+    planner, problem, knobs = Space(problem, spec).planner_on(wanted.layout), problem.on(wanted.layout), wanted.knobs
     named: dict[Partition, list[str]] = {problem.default_partition: [DEFAULT_PLAN]}
     infeasible = ""
     try:
@@ -159,7 +158,7 @@ def solve(spec: SearchSpace, knobs: Mapping[str, Knob]) -> Solved:
     orders, text = _orders(spec, problem, knobs)
     return Solved(
         space=spec.name,
-        knobs=knobs,
+        settings=settings,
         regime=flow.name,
         rows=tuple(rows),
         fluid_s=planner.fluid_bound_s(knobs),
@@ -224,7 +223,7 @@ def _solved_orders(
 
 def print_solved(console: Output, solved: Solved) -> None:
     """The front as a table beside the engine's default, and what bounds it."""
-    title = "  ".join(part for part in (solved.space, knobs_text(solved.knobs)) if part)
+    title = "  ".join(part for part in (solved.space, knobs_text(solved.settings)) if part)
     columns = ("slowest stage s", "over bound %", "KV tokens", "first token ms")
     grid = table(
         escape(f"{title}  (regime {solved.regime}, planned)"), ("partition", *columns, "is", "memory"), columns

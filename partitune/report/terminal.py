@@ -45,7 +45,7 @@ COMPARED = (
 
 def print_explained(console: Output, one: Explained, default: Explained | None) -> None:
     """The per-stage table of one candidate, what limits it, and the comparison with the default."""
-    knobs = knobs_text(one.candidate.knobs)
+    knobs = knobs_text(one.candidate.settings)
     title = "  ".join(part for part in (format_partition(one.candidate.partition), knobs) if part)
     _print_stages(console, one, escape(f"{title}  (regime {one.regime}, simulated)"))
     measured = one.result.measurement
@@ -148,7 +148,7 @@ def trials_table(title: str, trials: Sequence[TrialRecord], objectives: Sequence
             str(trial.number),
             escape(trial.origin),
             format_partition(result.candidate.partition),
-            escape(knobs_text(result.candidate.knobs)),
+            escape(knobs_text(result.candidate.settings)),
             *figures,
             *((result.outcome.value, escape(result.reason)) if ended else ()),
         )
@@ -187,7 +187,7 @@ def print_result(console: Output, result: Result, title: str = "") -> None:
     """How a candidate ended, every figure, the stages, and what limits."""
     console.print(f"{title}{result.outcome} {escape(result.reason)}".rstrip())
     console.print(
-        f"{format_partition(result.candidate.partition)}   {escape(knobs_text(result.candidate.knobs))}".rstrip()
+        f"{format_partition(result.candidate.partition)}   {escape(knobs_text(result.candidate.settings))}".rstrip()
     )
     measured = result.measurement
     if measured is None:
@@ -253,7 +253,7 @@ def _draw_final(console: Output, summary: Summary, final: Judgement) -> None:
         grid.add_row(
             f"{one.trial}{' (default)' * trial.is_default}",
             format_partition(trial.result.candidate.partition),
-            escape(knobs_text(trial.result.candidate.knobs)),
+            escape(knobs_text(trial.result.candidate.settings)),
             f"{one.runs}{f', {one.failed} failed' * bool(one.failed)}",
             figure(trial.result.metric(name), name),
             *(figure(value, name) for value in one.rounds),

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import LAYOUT, Candidate, Knob
 from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.partition import Partition
 from partitune.planning.candidate_layouts import searched
 from partitune.planning.legality import Bounds, stage_bounds
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Planner
-from partitune.planning.problem import LAYOUT, Problem
+from partitune.planning.problem import Problem
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s
 from partitune.spec.knobs import RealRange, WholeRange, knob_allows
 from partitune.spec.search_space import SearchSpace
@@ -89,17 +89,24 @@ class Space:
 
         Last what closed form believes to be the fastest flags.
         """
-        start = self._on(self.problem.layout.name, self.starting_knobs)
-        yield Proposal(Candidate(self.problem.default_partition, start), "default", DEFAULT_PLAN)
+        start = self.starting_knobs
+        yield self._proposal(self.problem.default_partition, start, "default", DEFAULT_PLAN)
         for index, layout in enumerate(self._layouts):
-            knobs = self._on(layout, start)
             with suppress(InfeasibleSpace):
-                partition = self.planner_on(layout).partition(EXACT_PLAN, knobs)
-                yield Proposal(Candidate(partition, knobs), "exact", EXACT_PLAN)
+                partition = self.planner_on(layout).partition(EXACT_PLAN, start)
+                yield self._proposal(partition, start, "exact", EXACT_PLAN, layout)
             if index == 0:
-                yield from self._seed_proposals(start)
+                for number, (seed, knobs) in enumerate(self._seeds, start=1):
+                    yield self._proposal(seed, {**start, **knobs}, "seed", f"seed-{number}")
         if not self._free:
             yield from self._predicted_proposal(start)
+
+    def _proposal(
+        self, partition: Partition, knobs: Mapping[str, Knob], origin: str, plan: str, layout: str | None = None
+    ) -> Proposal:
+        """A candidate of this space, on its own layout unless another is named; it names one where layouts vary."""
+        named = (layout or self.problem.layout.name) if len(self._layouts) > 1 else None
+        return Proposal(Candidate(partition, knobs, named), origin, plan)
 
     def _predicted_proposal(self, start: Mapping[str, Knob]) -> Iterator[Proposal]:
         """Flags and plan that closed form finds fastest on the first layout, if anything fits there."""
@@ -107,21 +114,16 @@ class Space:
         for knobs in fastest_first(self.problem, self._knobs, start)[:_PLANNED]:
             with suppress(InfeasibleSpace):
                 for plan in FRONT_PLANS:
-                    proposal = Proposal(Candidate(self.planner.partition(plan, knobs), knobs), "predicted", plan)
-                    found.append((predicted_output_tok_s(self.problem, proposal.candidate.partition, knobs), proposal))
+                    partition = self.planner.partition(plan, knobs)
+                    proposal = self._proposal(partition, knobs, "predicted", plan)
+                    found.append((predicted_output_tok_s(self.problem, partition, knobs), proposal))
         if found:
             yield max(found, key=lambda one: one[0])[1]
 
-    def _seed_proposals(self, start: Mapping[str, Knob]) -> Iterator[Proposal]:
-        for index, (partition, knobs) in enumerate(self._seeds, start=1):
-            yield Proposal(Candidate(partition, {**start, **knobs}), "seed", f"seed-{index}")
-
-    def _on(self, layout: str, knobs: Mapping[str, Knob]) -> Mapping[str, Knob]:
-        """`knobs` with the name of the layout, where that varies."""
-        return {**knobs, LAYOUT: layout} if len(self._layouts) > 1 else knobs
-
-    def planner_on(self, layout: str) -> Planner:
-        """The planner of one layout, by name. Raises SpecError."""
+    def planner_on(self, layout: str | None) -> Planner:
+        """The planner of one layout, by name; None: of the space's own. Raises SpecError."""
+        if layout is None:
+            return self.planner
         if layout not in self._planners:
             problem = self.problem.on(layout)
             bounds = stage_bounds(problem.stages, problem.layers, fewest=self._fewest, most=self._most)
@@ -142,15 +144,12 @@ class Space:
                 knobs[name] = domain[0] if isinstance(domain, tuple) else domain.low
         if self._free:
             weights = [int(params.get(f"layers_{stage}", low)) for stage, (low, _) in enumerate(self._bounds)]
-            return Proposal(
-                Candidate(repaired(weights, self._bounds, self.problem.layers), knobs), "sampler", FREE_PLAN
-            )
+            return self._proposal(repaired(weights, self._bounds, self.problem.layers), knobs, "sampler", FREE_PLAN)
         plan, layout = str(params[PLAN]), str(params.get(LAYOUT, self.problem.layout.name))
         planner = self.planner_on(layout)
         if plan not in planner.names:
             raise InfeasibleSpace(f"{plan} is a partition for another layout than {layout}")
-        knobs = dict(self._on(layout, knobs))
-        return Proposal(Candidate(planner.partition(plan, knobs), knobs), "sampler", plan)
+        return self._proposal(planner.partition(plan, knobs), knobs, "sampler", plan, layout)
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob] | None:
         """The parameters that decode to `candidate`; None when the space cannot propose it."""
@@ -161,9 +160,10 @@ class Space:
             inside = all(low <= n <= high for n, (low, high) in zip(candidate.partition, self._bounds, strict=True))
             layers = {f"layers_{stage}": layers for stage, layers in enumerate(candidate.partition)}
             return {**knobs, **layers} if inside else None
-        if LAYOUT in self.parameters and knobs.get(LAYOUT) not in self._layouts:
+        if LAYOUT in self.parameters and candidate.layout not in self._layouts:
             return None
-        return {**knobs, PLAN: plan} if plan in self.planner.names else None
+        layout = {} if candidate.layout is None else {LAYOUT: candidate.layout}
+        return {**knobs, **layout, PLAN: plan} if plan in self.planner.names else None
 
 
 def _layouts(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ def result_columns(result: Result) -> dict[str, Any]:
     measurement = result.measurement
     columns: dict[str, Any] = {
         "partition": to_partition(result.candidate.partition),
-        "knobs": to_json(dict(result.candidate.knobs)),
+        "knobs": to_json(result.candidate.settings),
         "digest": result.candidate.digest,
         "outcome": result.outcome.value,
         "reason": printable(result.reason),
@@ -200,7 +200,7 @@ def result_of(row: Row[Any], cells: Cells, stages: tuple[StageReport, ...] = ())
     outcome = cells.one_of("outcome", row.outcome, Outcome)
     measured = row.metrics is not None or outcome is Outcome.OK
     return Result(
-        candidate=Candidate(cells.partition("partition", row.partition), cells.mapping("knobs", row.knobs)),
+        candidate=Candidate.of_settings(cells.partition("partition", row.partition), cells.mapping("knobs", row.knobs)),
         outcome=outcome,
         reason=cells.text("reason", row.reason),
         measurement=_measurement(row, stages, cells) if measured else None,

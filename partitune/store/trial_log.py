@@ -51,7 +51,7 @@ class TrialLog:
             "trial": number,
             "origin": label,
             "partition": format_partition(result.candidate.partition),
-            "knobs": dict(result.candidate.knobs),
+            "knobs": result.candidate.settings,
             "outcome": result.outcome.value,
             "reason": result.reason,
             "duration_s": result.duration_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from partitune.execution.driver import RULES_CONSTRAINT, run
 from partitune.execution.drivers import choose_driver, group_of
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.server.launch_recipe import LaunchRecipe
-from partitune.planning.problem import LAYOUT
 from partitune.planning.resolve import resolve
 from partitune.spec.objectives import COST
 from partitune.spec.runner import Runner
@@ -37,8 +37,8 @@ RUNNER = {
     "kind": "runner", "name": "runner", "driver": "vllm", "engine_command": list(PROGRAM), "limits_s": dict(LIMITS),
     "benchmark": {"command": list(PROGRAM), "warmup_requests": 2},
 }  # fmt: skip
-TWO_STAGES = Candidate((20, 16), {LAYOUT: "tp1-pp2"})
-FOUR_STAGES = Candidate((10, 8, 8, 10), {LAYOUT: "tp1-pp4"})
+TWO_STAGES = Candidate((20, 16), {}, "tp1-pp2")
+FOUR_STAGES = Candidate((10, 8, 8, 10), {}, "tp1-pp4")
 
 
 def spec(**space: object) -> SearchSpace:
@@ -74,13 +74,13 @@ def test_a_search_measures_every_layout_as_it_was_asked(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["trials"]["ok"] == 4
     with Store.open("results.db", read_only=True) as store:
         results = [trial.result for trial in store.trials("fake")]
-    assert {result.candidate.knobs[LAYOUT] for result in results} == {"tp1-pp2", "tp1-pp4"}
+    assert {result.candidate.layout for result in results} == {"tp1-pp2", "tp1-pp4"}
     for result in results:
         assert result.measurement is not None
         # The fake engine's workers say what they hold: 0.25 GiB a layer of the partition in their environment.
         held = [round(row.weights_bytes / 2**30 / 0.25) for row in result.measurement.stages]
         assert tuple(held) == result.candidate.partition
-        gpus = {"tp1-pp2": 2, "tp1-pp4": 4}[str(result.candidate.knobs[LAYOUT])]
+        gpus = {"tp1-pp2": 2, "tp1-pp4": 4}[str(result.candidate.layout)]
         metrics = result.measurement.metrics
         assert metrics[COST] == pytest.approx(gpus * 2.0 * 1e6 / metrics["output_throughput_tok_s"] / 3600)
     started = {str(log).split("/")[-2].split("-")[0]: log.read_text() for log in Path("state").rglob("node0.log")}
@@ -92,10 +92,10 @@ def test_a_search_measures_every_layout_as_it_was_asked(
 
 def test_another_partition_than_asked_is_found_on_any_layout(bench: Bench) -> None:
     driver = bench.driver(recipe(spec()))
-    wrong = run(driver, Candidate(FOUR_STAGES.partition, {**FOUR_STAGES.knobs, ACT: "wrong-partition"}))
+    wrong = run(driver, replace(FOUR_STAGES, knobs={ACT: "wrong-partition"}))
     assert wrong.outcome is Outcome.FAILED
     assert "the partition is 11,8,8,9, asked for was 10,8,8,10" in wrong.reason
-    unknown = run(driver, Candidate((12, 12, 12), {LAYOUT: "tp1-pp3"}))
+    unknown = run(driver, Candidate((12, 12, 12), {}, "tp1-pp3"))
     assert (unknown.outcome, set(unknown.constraints)) == (Outcome.INFEASIBLE, {RULES_CONSTRAINT})
     assert "layout tp1-pp3 is not one of this search space: tp1-pp2, tp1-pp4" in unknown.reason
 
@@ -140,14 +140,14 @@ def test_data_ranks_over_nodes_are_refused_where_the_engine_would_place_them_oth
     apart = {"tp": 2, "pp": 1, "dp": 2}
     ray = {"nodes": {"start": "ray"}}
     found = spec(cluster=TWO_BY_TWO, parallel={"tp": 1, "pp": 2, "layouts": [apart]})
-    candidate = Candidate((36,), {LAYOUT: "tp2-pp1-dp2"})
+    candidate = Candidate((36,), {}, "tp2-pp1-dp2")
     with pytest.raises(Refused, match="data ranks of vLLM over 2 nodes are not started by partitune"):
         recipe(found, **ray).on_layout_of(candidate).check(candidate)
     with pytest.raises(SpecError, match=r"parallel\.dp: data ranks of vLLM over 2 nodes"):
         recipe(spec(cluster=TWO_BY_TWO, parallel=apart), **ray)
     together = {"tp": 1, "pp": 1, "dp": 2}
     on_one = recipe(spec(cluster=TWO_BY_TWO, parallel={"tp": 1, "pp": 2, "layouts": [together]}), **ray)
-    candidate = Candidate((36,), {LAYOUT: "tp1-pp1-dp2"})
+    candidate = Candidate((36,), {}, "tp1-pp1-dp2")
     assert on_one.on_layout_of(candidate).check(candidate).layout.dp == 2
 
 

@@ -115,7 +115,6 @@ from partitune.execution.ray.nodes import RayNodes
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.errors import ClusterError
 from partitune.execution.pools.pools import RayPool
-from partitune.planning.problem import LAYOUT
 from partitune.planning.resolve import resolve
 from partitune.candidate import Candidate
 from partitune.spec.runner import Runner
@@ -143,10 +142,10 @@ except ClusterError as error:
     sys.exit()
 print(json.dumps({"slots": pool.free_slots, "said": pool.prepare()}), flush=True)
 for act in acts:
-    knobs = {LAYOUT: act} if act in layouts else {ACT: act} if act != "ok" else {}
-    stages = recipe.problem.of(Candidate((), knobs)).stages
+    layout, knobs = (act, {}) if act in layouts else (None, {ACT: act} if act != "ok" else {})
+    stages = recipe.problem.on(layout).stages
     partition = tuple(36 // stages + (stage < 36 % stages) for stage in range(stages))
-    pool.submit(Candidate(partition, knobs))
+    pool.submit(Candidate(partition, knobs, layout))
     print(json.dumps({"submitted": act}), flush=True)
     while (result := pool.next_done(1.0)) is None:
         pass

@@ -10,13 +10,13 @@ import pytest
 
 from partitune.analysis.explanation import candidate_of, explain
 from partitune.analysis.layouts_tried import layouts_tried
-from partitune.candidate import Candidate, Measurement, Objective, Outcome, Result
+from partitune.candidate import LAYOUT, Candidate, Measurement, Objective, Outcome, Result
 from partitune.errors import SpecError
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.export.deploy import export
 from partitune.planning.candidate_layouts import MOST_LAYOUTS, Considered, considered, searched
-from partitune.planning.problem import LAYOUT, Problem
+from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.report.layout_table import compare_layouts
 from partitune.search.space import Space
@@ -178,7 +178,7 @@ def opened(parallel: Mapping[str, Any], **more: Any) -> tuple[Problem, Space]:
 def test_a_search_starts_from_the_files_layout_and_then_tries_the_others_best() -> None:
     problem, found = opened({}, seeds=["9,9,9,9"])
     proposals = list(found.first_proposals())
-    layouts = [proposal.candidate.knobs[LAYOUT] for proposal in proposals]
+    layouts = [proposal.candidate.layout for proposal in proposals]
     assert [proposal.origin for proposal in proposals][:3] == ["default", "exact", "seed"]
     assert layouts[:3] == ["tp1-pp4"] * 3
     assert proposals[-1].origin == "predicted"
@@ -192,7 +192,7 @@ def test_a_candidate_and_its_parameters_turn_into_each_other() -> None:
     _, found = opened({})
     assert found.parameters[LAYOUT][0] == "tp1-pp4"  # type: ignore[index]
     proposal = found.decode({"max_num_batched_tokens": 512, LAYOUT: "tp2-pp2", "plan": "front-0"})
-    assert proposal.candidate.knobs[LAYOUT] == "tp2-pp2"
+    assert proposal.candidate.layout == "tp2-pp2"
     assert len(proposal.candidate.partition) == 2
     assert found.encode(proposal.candidate, "front-0") == {
         "max_num_batched_tokens": 512, LAYOUT: "tp2-pp2", "plan": "front-0"
@@ -265,7 +265,7 @@ def test_it_is_said_when_a_pipeline_is_the_wrong_tool() -> None:
 def trial(number: int, layout: str, value: float, outcome: Outcome = Outcome.OK) -> tuple[int, Result]:
     """A trial of one metric, `speed`."""
     measured = Measurement({"speed": value}, (), "R3", 1, 16, 0, "", simulated=True)
-    return number, Result(Candidate((1,), {LAYOUT: layout}), outcome, "", measured)
+    return number, Result(Candidate((1,), {}, layout), outcome, "", measured)
 
 
 def test_a_study_says_the_best_of_each_layout_and_whether_a_pipeline_paid() -> None:

@@ -17,6 +17,7 @@ from partitune import __version__
 from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport
 from partitune.errors import StoreError
 from partitune.store import SpecChanged, Store, StudyState
+from partitune.store.records import result_columns
 from tests.store_examples import SPEC, again, failed, ok, stage, start
 
 
@@ -178,6 +179,14 @@ def test_read_only_views_of_mappings_are_stored(store: Store) -> None:
     result = dataclasses.replace(ok(), candidate=Candidate((93,), MappingProxyType({"x": 1})))
     store.record("k3", 0, result, "seed")
     assert store.trials("k3")[0].result == result
+
+
+def test_a_layout_is_stored_among_the_knobs_as_ever(store: Store) -> None:
+    start(store)
+    result = dataclasses.replace(ok(), candidate=Candidate((10, 8, 8, 10), {"x": 1}, "tp1-pp4"))
+    store.record("k3", 0, result, "seed")
+    assert store.trials("k3")[0].result == result
+    assert result_columns(result)["knobs"] == '{"layout":"tp1-pp4","x":1}'
 
 
 def test_a_study_keeps_its_spec_and_versions(store: Store) -> None:

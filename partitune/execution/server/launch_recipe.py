@@ -21,7 +21,7 @@ from partitune.execution.server.recipe_checks import check_fit, forwarded_variab
 from partitune.execution.server.server_commands import ServerCommand, Start, server_command
 from partitune.export.deploy import served_model, start_variables
 from partitune.planning.candidate_layouts import possible
-from partitune.planning.problem import LAYOUT, Problem
+from partitune.planning.problem import Problem
 from partitune.spec.catalog import readable_path
 from partitune.spec.objectives import CLIENT_METRICS
 from partitune.spec.runner import Runner
@@ -79,13 +79,13 @@ class LaunchRecipe:
         Raises:
             Refused: nothing of that layout is held here.
         """
-        name = candidate.knobs.get(LAYOUT, self.problem.layout.name)
-        if name == self.problem.layout.name:
+        name = candidate.layout
+        if name is None or name == self.problem.layout.name:
             return self
         if name not in self.layouts:
             known = ", ".join(self.layouts) or f"only {self.problem.layout.name}"
             raise Refused(f"layout {name} is not one of this search space: {known}", excess=1.0)
-        return replace(self, problem=self.problem.of(candidate))
+        return replace(self, problem=self.problem.on(name))
 
     @property
     def slot_nodes(self) -> int:

@@ -72,7 +72,7 @@ class ReferenceTexts:
 
     @staticmethod
     def _key(problem: Problem, candidate: Candidate, arguments: dict[str, Knob]) -> str:
-        knobs = {**problem.baseline, **candidate.knobs, **arguments}
+        knobs = {**problem.baseline, **candidate.settings, **arguments}
         kept = sorted((name, value) for name, value in knobs.items() if name not in _HARMLESS)
         about = [problem.model, problem.engine.name, problem.version, problem.runner, problem.placement.tp, kept]
         return hashlib.sha256(json.dumps([*about, problem.stages]).encode()).hexdigest()[:16]

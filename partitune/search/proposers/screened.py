@@ -140,7 +140,7 @@ class ScreenedProposer:
         mine = self._predicted[candidate.digest]
         for digest, (other, _) in self._asked.items():
             value = self._predicted.get(digest)
-            if mine is None or value is None or other.knobs != candidate.knobs:
+            if mine is None or value is None or other.settings != candidate.settings:
                 continue
             moved = layers_moved(candidate.partition, other.partition)
             alike = abs(gain(self._objective, value, mine)) <= INDIFFERENCE_ZONE
