@@ -35,7 +35,7 @@ class Cluster:
         self.simulator, self.seed = SimulatorDriver(problem), runner.benchmark.seed
 
     def measure(self, candidate):
-        with (Path(__file__).parent.parent / "journal").open("a") as file:
+        with (Path(__file__).parent / "journal").open("a") as file:
             file.write(f"{candidate.digest} {self.seed}\\n")
         found = self.simulator.measure(candidate)
         noise = random.Random(f"{candidate.digest} {self.seed}").gauss(0, NOISE)
