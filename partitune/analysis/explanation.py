@@ -17,9 +17,8 @@ from partitune import __version__
 from partitune.analysis.layout_notes import layout_notes
 from partitune.analysis.limits import Distance, PartDistances, distances
 from partitune.candidate import Candidate, Knob, Result, StageReport
-from partitune.costs.cost_model import decode, prefill
+from partitune.costs.cost_model import StageSeconds, decode, prefill
 from partitune.costs.memory import StageMemory
-from partitune.costs.stages import StageSeconds
 from partitune.engines.rules import FLAG_RULES
 from partitune.errors import SpecError
 from partitune.execution.driver import run

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,19 @@ def decode(sequences: int, context: int) -> Batch:
     return Batch(decode_tokens=sequences, decode_context=sequences * context, sampled=sequences)
 
 
+class StageSeconds(NamedTuple):
+    """Seconds of computation of one stage by what they rest on; their sum is its time."""
+
+    measured: float  # kernels measured at this shape on this GPU
+    fitted: float  # the fitted roofline, and assumptions
+    host: float  # waiting for the host to launch kernels
+
+    def shares(self) -> dict[str, float]:
+        """Share of each in the stage's time."""
+        whole = sum(self)
+        return {name: seconds / whole for name, seconds in self._asdict().items()}
+
+
 class StageCosts(Protocol):
     """Costs of one partition on one placement: what the simulator asks at every step."""
 
@@ -59,6 +72,14 @@ class StageCosts(Protocol):
 
     def transfer_s(self, tokens: int) -> Sequence[float]:
         """Seconds of hand-off per boundary (stages - 1 values) for a step of `tokens` tokens."""
+        ...
+
+
+class SourcedStageCosts(StageCosts, Protocol):
+    """Costs of one partition that can say what they rest on."""
+
+    def sources(self, batch: Batch) -> tuple[StageSeconds, ...]:
+        """`compute_s` of every stage by what it rests on."""
         ...
 
 
@@ -82,6 +103,10 @@ class CostModel(Protocol):
         """Seconds that `stage` spends outside its layers: embedding on the first, norm, head, sampler on the last."""
         ...
 
-    def stage_costs(self, partition: Sequence[int]) -> StageCosts:
-        """Bind a partition (layers per stage, in order)."""
+    def stage_costs(self, partition: Sequence[int]) -> SourcedStageCosts:
+        """Bind a partition (layers per stage, in order).
+
+        Raises:
+            SpecError: wrong number of stages or layers.
+        """
         ...

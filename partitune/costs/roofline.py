@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from partitune.costs.exchange import ExpertExchange
 from partitune.costs.fitted import Origin, curve
 from partitune.costs.measured.operations import Kernels, kernels_on
 from partitune.costs.measured.tables import PACKAGE, installed_release
-from partitune.costs.stages import BoundStages
+from partitune.costs.stages import BlockSeconds, BoundStages, HandOff, StageCounts
 from partitune.errors import SpecError
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.placement import Placement
@@ -49,16 +49,6 @@ _HOST_LAYER_KDA_S = 180e-3 / 93
 _HOST_ATTENTION_S = 100e-6
 _HOST_DENSE_S = 50e-6
 _HOST_MOE_S = 200e-6
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSeconds:
-    """A batch on one GPU: seconds of each distinct block, and of one residual vector through the norms."""
-
-    attention: tuple[Seconds, ...]
-    ffn: tuple[Seconds, ...]
-    norm_s: float  # of one norm, launches included
-    vector_s: float  # of moving one more hidden vector per token
 
 
 class _GpuCosts:
@@ -168,7 +158,7 @@ def _sum(one: Seconds, other: Seconds) -> Seconds:
 
 
 class RooflineCosts:
-    """Stage times of one model on one placement; implements `CostModel`.
+    """Stage times of one model on one placement; a `CostModel`.
 
     Args:
         architecture: the model.
@@ -277,17 +267,23 @@ class RooflineCosts:
                 f"partition: {','.join(map(str, partition))} has {len(partition)} stages and {sum(partition)} layers; "
                 f"expected {self.placement.stages} and {len(self.architecture.layers)}"
             )
-        return BoundStages(self, partition)
+        starts = [sum(partition[:stage]) for stage in range(len(partition) + 1)]
+        counts = [self._counts(stage, *span) for stage, span in enumerate(pairwise(starts))]
+        ranks = self.placement.tp * self.placement.layout.pcp
+        hand_offs = [
+            HandOff(link, self.architecture.handoff_bytes(start, 1), ranks, self.group(stage))
+            for stage, (link, start) in enumerate(zip(self.placement.links, starts[1:-1], strict=True), start=1)
+        ]
+        return BoundStages(counts, hand_offs, self._blocks, self.edge)
 
-    def blocks(self, batch: Batch) -> list[BlockSeconds]:
-        """Block times per distinct GPU; what `BoundStages` adds up."""
+    def _blocks(self, batch: Batch) -> list[BlockSeconds]:
         return [costs.blocks(batch) for costs in self._gpus]
 
     def group(self, stage: int) -> TensorParallelGroup:
         """Collectives inside `stage`."""
         return self._gpus[self._gpu_of_stage[stage]].group
 
-    def counts(self, stage: int, start: int, stop: int) -> StageCounts:
+    def _counts(self, stage: int, start: int, stop: int) -> StageCounts:
         """What the layers `start` ... `stop` - 1 hold when `stage` runs them."""
         span = slice(start, stop)
         return StageCounts(
@@ -298,18 +294,6 @@ class RooflineCosts:
             int(self._bank_reads[span].sum()),
             float(self._host[span].sum()),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class StageCounts:
-    """The layers of one stage as counts of distinct blocks."""
-
-    gpu: int  # index among the distinct GPUs
-    attention: tuple[tuple[int, int], ...]  # (block, how many)
-    ffn: tuple[tuple[int, int], ...]
-    norms: int
-    bank_reads: int
-    host_s: float
 
 
 def _norms(attention: AttentionBlock, ffn: FfnBlock) -> int:

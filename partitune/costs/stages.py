@@ -2,56 +2,89 @@
 
 Decision: a stage's time is `max(host, GPU)`: the host launches kernels of all its layers in order, so the sums compete,
 not the layers one by one. A hand-off is one message per rank, each rank its 1/tp slice over its own NIC (vLLM 0.32
-`distributed/parallel_state.py` isend_tensor_dict), followed by an all-gather inside the receiving TP group.
+`distributed/parallel_state.py` isend_tensor_dict), followed by an all-gather inside the receiving TP group. The model
+hands in what it knows (what the stages hold, block times of a batch), and is not known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from partitune.costs.cost_model import Batch
-from partitune.partition import Partition
-
-if TYPE_CHECKING:  # the model makes its stages; the import is for the type only
-    from partitune.costs.roofline import RooflineCosts
+from partitune.costs.blocks import Seconds
+from partitune.costs.collectives import TensorParallelGroup
+from partitune.costs.cost_model import Batch, StageSeconds
+from partitune.hardware.links import Link
 
 _REMEMBERED = 100_000  # batches and token counts kept; both dictionaries are emptied when full
 
 
-class StageSeconds(NamedTuple):
-    """Seconds of computation of one stage by what they rest on; their sum is its time."""
+@dataclass(frozen=True, slots=True)
+class BlockSeconds:
+    """A batch on one GPU: seconds of each distinct block, and of one residual vector through the norms."""
 
-    measured: float  # kernels measured at this shape on this GPU
-    fitted: float  # the fitted roofline, and assumptions
-    host: float  # waiting for the host to launch kernels
+    attention: tuple[Seconds, ...]
+    ffn: tuple[Seconds, ...]
+    norm_s: float  # of one norm, launches included
+    vector_s: float  # of moving one more hidden vector per token
 
-    def shares(self) -> dict[str, float]:
-        """Share of each in the stage's time."""
-        whole = sum(self)
-        return {name: seconds / whole for name, seconds in self._asdict().items()}
+
+@dataclass(frozen=True, slots=True)
+class StageCounts:
+    """The layers of one stage as counts of distinct blocks."""
+
+    gpu: int  # index among the distinct GPUs
+    attention: tuple[tuple[int, int], ...]  # (block, how many)
+    ffn: tuple[tuple[int, int], ...]
+    norms: int
+    bank_reads: int
+    host_s: float
+
+
+class HandOff(NamedTuple):
+    """What crosses one boundary, and what receives it."""
+
+    link: Link
+    token_bytes: float  # of the whole activation
+    ranks: int  # that send a slice each
+    receiver: TensorParallelGroup
+
+    def seconds(self, tokens: int) -> float:
+        """Seconds for a step of `tokens` tokens."""
+        if not tokens:
+            return 0.0
+        message = self.token_bytes * tokens
+        return self.link.transfer_s(message / self.ranks) + self.receiver.all_gather_s(message)
 
 
 class BoundStages:
-    """`StageCosts` of one partition."""
+    """`StageCosts` of one partition.
 
-    __slots__ = ("_compute", "_counts", "_links", "_model", "_slice", "_transfer", "_vectors", "partition")
+    Args:
+        counts: what each stage holds.
+        hand_offs: one a boundary.
+        blocks: block times of a batch, one for each distinct GPU.
+        edge: seconds outside the layers of a stage under a batch.
+    """
 
-    def __init__(self, model: RooflineCosts, partition: Sequence[int]) -> None:
-        self.partition = Partition(partition)
-        self._model = model
-        ranges = self.partition.ranges
-        self._counts = [model.counts(stage, first, end) for stage, (first, end) in enumerate(ranges)]
-        self._links = model.placement.links
-        #: bytes of the whole activation per token and boundary
-        self._vectors = [model.architecture.handoff_bytes(first, 1) for first, _ in ranges[1:]]
+    __slots__ = ("_blocks", "_compute", "_counts", "_edge", "_hand_offs", "_transfer")
+
+    def __init__(
+        self,
+        counts: Sequence[StageCounts],
+        hand_offs: Sequence[HandOff],
+        blocks: Callable[[Batch], Sequence[BlockSeconds]],
+        edge: Callable[[int, Batch], Seconds],
+    ) -> None:
+        self._counts, self._hand_offs, self._blocks, self._edge = counts, hand_offs, blocks, edge
         self._compute: dict[Batch, tuple[float, ...]] = {}
         self._transfer: dict[int, tuple[float, ...]] = {}
 
     @property
     def stages(self) -> int:
         """Number of stages."""
-        return len(self.partition)
+        return len(self._counts)
 
     def compute_s(self, batch: Batch) -> tuple[float, ...]:
         """Seconds of computation per stage, host floor, all-reduces, embedding, head and sampler included."""
@@ -66,17 +99,17 @@ class BoundStages:
         """The same, per stage, by what it rests on."""
         if not batch.tokens:
             return (StageSeconds(0.0, 0.0, 0.0),) * self.stages
-        per_gpu = self._model.blocks(batch)
+        per_gpu = self._blocks(batch)
         seconds = []
         for stage, counts in enumerate(self._counts):
             blocks = per_gpu[counts.gpu]
             measured, fitted = 0.0, counts.norms * blocks.norm_s + counts.bank_reads * blocks.vector_s
-            for found, owned in ((blocks.attention, counts.attention), (blocks.ffn, counts.ffn)):
+            for times, owned in ((blocks.attention, counts.attention), (blocks.ffn, counts.ffn)):
                 for block, count in owned:
-                    measured += count * found[block].measured
-                    fitted += count * found[block].fitted
+                    measured += count * times[block].measured
+                    fitted += count * times[block].fitted
             if stage in (0, self.stages - 1):
-                edge = self._model.edge(stage, batch)
+                edge = self._edge(stage, batch)
                 measured, fitted = measured + edge.measured, fitted + edge.fitted
             host = max(0.0, counts.host_s - measured - fitted) if batch.prefill_tokens else 0.0
             seconds.append(StageSeconds(measured, fitted, host))
@@ -88,11 +121,5 @@ class BoundStages:
         if known is None:
             if len(self._transfer) >= _REMEMBERED:
                 self._transfer.clear()
-            tp = self._model.placement.tp * self._model.placement.layout.pcp
-            known = self._transfer[tokens] = tuple(
-                link.transfer_s(vectors * tokens / tp) + self._model.group(receiver).all_gather_s(vectors * tokens)
-                if tokens
-                else 0.0
-                for receiver, (link, vectors) in enumerate(zip(self._links, self._vectors, strict=True), start=1)
-            )
+            known = self._transfer[tokens] = tuple(hand_off.seconds(tokens) for hand_off in self._hand_offs)
         return known

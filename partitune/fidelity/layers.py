@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from partitune.costs.cost_model import Batch, decode, prefill
+from partitune.costs.cost_model import Batch, CostModel, decode, prefill
 from partitune.costs.roofline import RooflineCosts
 from partitune.fidelity.points import Point, shipped_rows
 from partitune.hardware.gpus import gpu
@@ -43,13 +43,13 @@ def layer_points() -> Iterator[Point]:
         )
 
 
-def _layers_ms(costs: RooflineCosts, batch: Batch, like_last: bool) -> float:
+def _layers_ms(costs: CostModel, batch: Batch, like_last: bool) -> float:
     seconds = costs.layer_s(0, batch)
     return 1e3 * float(seconds[-1] * len(seconds) if like_last else seconds.sum())
 
 
 @cache
-def _costs(model: str, gpu_name: str, tp: int, engine: str, with_kernels: bool) -> RooflineCosts:
+def _costs(model: str, gpu_name: str, tp: int, engine: str, with_kernels: bool) -> CostModel:
     return RooflineCosts(
         load_architecture(_MODELS.get(model, model)),
         build_placement(gpu(gpu_name), nodes=1, gpus_per_node=8, tp=tp, pp=1),

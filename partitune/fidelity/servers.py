@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from partitune.candidate import Candidate, Knob
-from partitune.costs.cost_model import decode
+from partitune.costs.cost_model import CostModel, decode
 from partitune.costs.roofline import RooflineCosts
 from partitune.errors import PartituneError
 from partitune.execution.simulator_driver import SimulatorDriver
@@ -62,11 +62,12 @@ def server_points(folder: Path, every: int = 1) -> Iterator[Point | Skipped]:
 
 def _point(row: Mapping[str, str], folder: Path) -> Point:
     problem = _resolved(row, folder)
-    costs = problem.costs
+    costs, kernel = problem.costs, problem.engine.expert_kernel(problem.architecture, problem.placement.gpus[0])
     if row["model"].startswith("openai/gpt-oss") and row["gpu"].startswith("B"):
         # The script sets VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8.
-        costs = _with(problem, "w4a8_mxfp4_mxfp8", row["engine"])
-    roofline = _with(problem, costs.expert_kernel, None)
+        kernel = "w4a8_mxfp4_mxfp8"
+        costs = _with(problem, kernel, row["engine"])
+    roofline = _with(problem, kernel, None)
     concurrency, prompt, output = (int(row[key]) for key in ("concurrency", "prompt_tokens", "output_tokens"))
     partition = problem.default_partition
     step = costs.stage_costs(partition).sources(decode(concurrency, prompt + output // 2))[0]
@@ -86,7 +87,7 @@ def _tpot_ms(problem: Problem) -> float:
     return SimulatorDriver(problem).measure(Candidate(problem.default_partition, {})).metrics["tpot_mean_ms"]
 
 
-def _with(problem: Problem, expert_kernel: str, engine: str | None) -> RooflineCosts:
+def _with(problem: Problem, expert_kernel: str | None, engine: str | None) -> CostModel:
     return RooflineCosts(problem.architecture, problem.placement, expert_kernel=expert_kernel, measured_engine=engine)
 
 

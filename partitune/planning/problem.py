@@ -14,7 +14,7 @@ from typing import TypedDict
 import numpy as np
 
 from partitune.candidate import Candidate, Knob
-from partitune.costs.cost_model import Floats
+from partitune.costs.cost_model import CostModel, Floats
 from partitune.costs.memory import MemoryModel, StageMemory
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.deployment import Deployment
@@ -49,7 +49,7 @@ class Problem:
     goodput: Mapping[str, float]  # limits that a good request keeps; empty: goodput is not asked for
     tariff: Tariff
     limits: Mapping[str, float]  # service-level objectives: metric -> worst value accepted
-    costs: RooflineCosts
+    costs: CostModel
     cluster: ClusterGpus
     _on_layout: dict[str, Problem] = field(default_factory=dict, compare=False, repr=False)  # those made so far
 
@@ -217,7 +217,7 @@ def fixed_kv_bytes(settings: Mapping[str, Knob]) -> int | None:
     return given if isinstance(given, int) else None
 
 
-def roofline_costs(architecture: Architecture, placement: Placement, chosen: Engine) -> RooflineCosts:
+def roofline_costs(architecture: Architecture, placement: Placement, chosen: Engine) -> CostModel:
     """What layers cost on these GPUs, by the roofline and by what was measured under this engine."""
     kernel = chosen.expert_kernel(architecture, placement.gpus[0])
     return RooflineCosts(architecture, placement, expert_kernel=kernel, measured_engine=chosen.name)

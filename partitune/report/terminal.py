@@ -17,7 +17,7 @@ from partitune.analysis.judgement import Judgement
 from partitune.analysis.layouts_tried import layouts_tried
 from partitune.analysis.significance import CONFIDENCE
 from partitune.candidate import Objective, Outcome, Result, StageReport
-from partitune.costs.stages import StageSeconds
+from partitune.costs.cost_model import StageSeconds
 from partitune.partition import format_partition
 from partitune.planning.workload_mix import taken_apart
 from partitune.report.output import Output, table
