@@ -18,10 +18,9 @@ from itertools import permutations, product
 
 from partitune.candidate import Candidate
 from partitune.costs.cost_model import Batch, StageCosts
-from partitune.engines.vllm.engine import Vllm
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import DEFAULT_OVERHEADS, SchedulerSettings
+from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS, SchedulerSettings
 from partitune.engines.vllm.scheduler.settings import vllm_settings
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.partition import format_partition
@@ -97,12 +96,12 @@ def started(problem: Problem) -> SchedulerSettings:
     candidate = Candidate(problem.default_partition, {})
     deployment = problem.deployment(candidate)
     plan = problem.engine.plan_kv(deployment, candidate.partition, problem.kv_bytes(candidate))
-    return vllm_settings(Vllm(), deployment, plan)
+    return vllm_settings(deployment, plan)
 
 
 def runner(problem: Problem, settings: SchedulerSettings, costs: StageCosts) -> Callable[[], object]:
     """One simulated run, to be timed."""
-    return lambda: simulate(problem.requests, settings, costs, DEFAULT_OVERHEADS, problem.concurrency)
+    return lambda: simulate(problem.requests, settings, costs, VLLM_OVERHEADS, problem.concurrency)
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -125,7 +124,7 @@ def runs() -> Iterable[Sequence[object]]:
             fast = spent(runner(problem, settings, costs))
             plain = once(
                 lambda p=problem, s=settings, c=costs: reference_simulator.simulate(  # type: ignore[misc]
-                    p.requests, s, c, DEFAULT_OVERHEADS, p.concurrency, 32
+                    p.requests, s, c, VLLM_OVERHEADS, p.concurrency, 32
                 )
             )
             yield name, kind, fast.first, fast.median, fast.best, TARGETS[load], plain, f"{plain / fast.median:.0f} x"

@@ -17,9 +17,8 @@ from typing import Any
 
 from partitune.candidate import Candidate, Knob, Measurement
 from partitune.costs.cost_model import Batch, StageCosts
-from partitune.engines.vllm.engine import Vllm
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import DEFAULT_OVERHEADS, SchedulerSettings
+from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS, SchedulerSettings
 from partitune.engines.vllm.scheduler.settings import vllm_settings
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.hardware.links import Link
@@ -99,7 +98,7 @@ def settings_of(posed: Problem, partition: Sequence[int] | None = None, **knobs:
     candidate = _candidate(posed, partition, knobs)
     deployment = posed.deployment(candidate)
     plan = posed.engine.plan_kv(deployment, candidate.partition, posed.kv_bytes(candidate))
-    return vllm_settings(Vllm(), deployment, plan)
+    return vllm_settings(deployment, plan)
 
 
 def simulated(
@@ -108,7 +107,7 @@ def simulated(
     *,
     partition: Sequence[int] | None = None,
     costs: StageCosts | None = None,
-    overheads: Overheads = DEFAULT_OVERHEADS,
+    overheads: Overheads = VLLM_OVERHEADS,
 ) -> Run:
     """The load of a problem under changed settings, costs or overheads."""
     bound = costs or posed.costs.stage_costs(partition or posed.default_partition)

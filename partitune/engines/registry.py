@@ -9,7 +9,8 @@ from partitune.engines.sglang.engine import Sglang
 from partitune.engines.vllm.engine import Vllm
 from partitune.errors import SpecError, did_you_mean
 
-ENGINES: Mapping[str, Engine] = {"vllm": Vllm(), "sglang": Sglang()}
+_ALL: tuple[Engine, ...] = (Vllm(), Sglang())
+ENGINES: Mapping[str, Engine] = {each.name: each for each in _ALL}
 
 
 def engine(name: str, source: str = "engine.name") -> Engine:

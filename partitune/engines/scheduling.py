@@ -6,13 +6,20 @@ the caller turns into bytes of a stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from partitune.costs.cost_model import StageCosts
 from partitune.engines.deployment import Deployment
+from partitune.engines.memory import KvPlan
+from partitune.engines.recordings import Agreement
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture
+from partitune.simulation.overheads import Overheads
+from partitune.simulation.request import Request
+from partitune.simulation.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +49,41 @@ class Scheduling(Protocol):
 
     def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
         """The routed-expert kernel it picks where that is not the usual one (`costs.blocks`); None: the usual one."""
+        ...
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        deployment: Deployment,
+        plan: KvPlan,
+        costs: StageCosts,
+        *,
+        concurrency: int | None = None,
+        record_timeline: bool = False,
+        overheads: Overheads | None = None,
+    ) -> Run:
+        """Run what one data rank gets, in virtual time.
+
+        Args:
+            requests: of that rank.
+            deployment: the start.
+            plan: its KV cache, from `plan_kv`.
+            costs: stage times of its partition.
+            concurrency: most requests outstanding; None: each is sent at its arrival.
+            record_timeline: keep what every stage did, in `Run.timeline`.
+            overheads: in place of the engine's own.
+
+        Raises:
+            SpecError: what every stage did cannot be recorded.
+            Refused: a flag or a request whose effect is not simulated.
+            OutOfMemory: a request does not fit; `excess` is in KV blocks.
+        """
+        ...
+
+    def verify_schedules(self, file: Path) -> Sequence[Agreement]:
+        """Simulate every schedule that was recorded of the engine.
+
+        Raises:
+            SpecError: not a file of such recordings; names file and key.
+        """
         ...

@@ -16,7 +16,6 @@ from partitune.costs.memory import StageMemory
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
-from partitune.execution.schedulers import scheduling_of
 from partitune.planning.problem import Problem
 from partitune.simulation.metrics import metrics, of_all_ranks
 from partitune.simulation.overheads import Overheads
@@ -113,8 +112,14 @@ class SimulatorDriver:
         costs = part.costs.stage_costs(candidate.partition)
         of_part = f"load {load.name}: " if load.name else ""
         try:
-            return scheduling_of(part.engine).run(
-                load, started.deployment, plan, costs, record_timeline=record_timeline, overheads=overheads
+            return part.engine.run(
+                load.requests,
+                started.deployment,
+                plan,
+                costs,
+                concurrency=load.concurrency,
+                record_timeline=record_timeline,
+                overheads=overheads,
             )
         except Refused as error:
             raise Refused(f"{of_part}{error}", excess=error.excess) from error

@@ -6,15 +6,15 @@ any disagreement is exit code 1. A file of schedules is read as those of the eng
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from partitune.engines.sglang.scheduler.recording import SglangAgreement, verify_sglang
-from partitune.engines.vllm.kv_recording import compare_kv, read_kv_recording
-from partitune.engines.vllm.scheduler.recording import Agreement, verify
+from partitune.engines.engine import Engine
+from partitune.engines.recordings import Agreement
+from partitune.engines.registry import ENGINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,22 @@ class Verified:
 
 def verify_schedules(files: Sequence[str]) -> list[Verified]:
     """Simulate every recorded schedule. Raises SpecError for a file that is not a recording."""
-    found = []
-    for file in files:
-        checked = _verify(Path(file))
-        wrong = [one for one in checked if not one.agrees]
-        first = f"{wrong[0].name} ({wrong[0].engine}): {wrong[0].difference}" if wrong else ""
-        found.append(Verified(file, len(checked), len(checked) - len(wrong), first))
-    return found
+    return _verify(files, lambda engine, path: engine.verify_schedules(path))
 
 
 def verify_kv(files: Sequence[str]) -> list[Verified]:
     """Plan the KV cache of every record. Raises SpecError for a file that is not a recording."""
-    found = []
+    return _verify(files, lambda engine, path: engine.verify_kv(path))
+
+
+def _verify(files: Sequence[str], agreements_of: Callable[[Engine, Path], Sequence[Agreement]]) -> list[Verified]:
+    verified = []
     for file in files:
-        agreement = compare_kv(read_kv_recording(Path(file)))
-        found.append(Verified(file, agreement.records, agreement.agreeing, agreement.first_difference))
-    return found
+        agreements = agreements_of(_recorded_engine(Path(file)), Path(file))
+        differing = [agreement for agreement in agreements if not agreement.agrees]
+        first = f"{differing[0].where}: {differing[0].difference}" if differing else ""
+        verified.append(Verified(file, len(agreements), len(agreements) - len(differing), first))
+    return verified
 
 
 class _Record(BaseModel):
@@ -64,12 +64,14 @@ class _Record(BaseModel):
     engine: str
 
 
-_NAMES = TypeAdapter(list[_Record])
+_RECORDS = TypeAdapter(list[_Record])
 
 
-def _verify(path: Path) -> Sequence[Agreement | SglangAgreement]:
+def _recorded_engine(path: Path) -> Engine:
+    """The engine that the first record names; where none does, the first one known, which says what is wrong."""
     try:
-        named = _NAMES.validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        named = []  # whoever reads the file next says what is wrong with it
-    return verify_sglang(path) if named and named[0].engine.startswith("sglang") else verify(path)
+        recorded = _RECORDS.validate_json(path.read_bytes())[0].engine
+    except (OSError, ValidationError, IndexError):
+        recorded = ""
+    known = list(ENGINES.values())
+    return next((engine for engine in known if recorded.startswith(engine.name)), known[0])

@@ -10,6 +10,7 @@ from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.vllm.engine import Vllm
+from partitune.engines.vllm.kv_pages import cache_model
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Exchange, Layout, RankOrder
 from partitune.models.architecture import Architecture
@@ -235,6 +236,6 @@ def test_decode_context_parallelism_multiplies_what_a_page_holds() -> None:
 
 def test_the_state_of_a_hybrid_is_not_dealt_out() -> None:
     start = Deployment("0.32.0", K3, Layout(tp=8, dcp=8), gpu("B300"), knobs={"max_model_len": 32768})
-    caches = [cache for cache in VLLM.cache_model(start).layers if cache is not None]
+    caches = [cache for cache in cache_model(start).layers if cache is not None]
     sizes = {cache.kind.value: cache.block_size for cache in caches}
     assert sizes["tokens"] == 8 * sizes["state"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from partitune.candidate import Knob
-from partitune.engines.vllm.scheduler.inputs import DEFAULT_OVERHEADS, BatchCap
+from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS, BatchCap
 from partitune.errors import SpecError
 from partitune.hardware.links import link
 from partitune.planning.problem import Problem
@@ -60,22 +60,22 @@ class TestAsyncScheduling:
     @pytest.mark.parametrize("gpu", ["H100", "H200", "A100-80GB"])
     def test_wins_in_decode(self, tmp_path: Path, gpu: str) -> None:
         """vllm PR 32618 (row 5), the sign."""
-        sync, overlapped = self.decode_steps_s(tmp_path, gpu, DEFAULT_OVERHEADS)
+        sync, overlapped = self.decode_steps_s(tmp_path, gpu, VLLM_OVERHEADS)
         assert sync > 1.03 * overlapped
 
     def test_hides_what_the_engine_needs_for_a_step(self, tmp_path: Path) -> None:
         """Row 5 read as a time: a synchronous step is 6.6 ms longer. Told so, the simulator shows it there only."""
         host_s = self.SYNC_STEP_S - self.ASYNC_STEP_S
-        slow = replace(DEFAULT_OVERHEADS, engine_step_s=host_s, engine_request_s=0.0)
+        slow = replace(VLLM_OVERHEADS, engine_step_s=host_s, engine_request_s=0.0)
         sync, overlapped = self.decode_steps_s(tmp_path, "H100", slow)
-        _, with_fast_engine = self.decode_steps_s(tmp_path, "H100", DEFAULT_OVERHEADS)
+        _, with_fast_engine = self.decode_steps_s(tmp_path, "H100", VLLM_OVERHEADS)
         assert overlapped == pytest.approx(with_fast_engine, rel=0.01)
         assert sync - overlapped == pytest.approx(host_s, rel=0.20)
         assert 1.2 < sync / overlapped < 1.6
 
     def test_wins_as_much_as_was_measured(self, tmp_path: Path) -> None:
         """vllm PR 32618 (row 5): +30.8 %; the GPU is not stated."""
-        sync, overlapped = self.decode_steps_s(tmp_path, "H100", DEFAULT_OVERHEADS)
+        sync, overlapped = self.decode_steps_s(tmp_path, "H100", VLLM_OVERHEADS)
         assert 1.2 < sync / overlapped < 1.45
 
     def test_a_blocking_broadcast_costs_a_quarter_to_a_third(self) -> None:

@@ -1,9 +1,7 @@
-"""SGLang: its default split, defaults, refusals, and the rule by which its KV pool shrinks over stages.
+"""SGLang as the rest of partitune sees it: a thin face on the tables and rules beside it.
 
 Decision: SGLang has no central scheduler (each stage runs one, a request stays in one of `pp + depth` slots for life),
-so none of vLLM's regimes describes it: its flow has a name of its own. Its KV pool is the least free
-memory of any stage divided by the largest cell of any stage, even when these are different stages. Layers with a
-sliding window are counted like full ones (SGLang gives them a smaller pool of their own, `swa_full_tokens_ratio`).
+so none of vLLM's regimes describes it: its flow has a name of its own.
 
 Source: SGLang 0.5.23 `srt/distributed/utils.py`, `srt/mem_cache/kv_cache_configurator.py`,
 `srt/arg_groups/memory_hook.py`, `srt/arg_groups/validation_hook.py`; splits read in 0.5.5.post3 and 0.5.6.
@@ -13,38 +11,39 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from partitune.candidate import Knob
-from partitune.costs.cost_model import Floats
+from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, remainder_last
 from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
 from partitune.engines.flags import arguments, config_entries, read_config, whole_number
 from partitune.engines.memory import KvPlan
-from partitune.engines.replicated_embeddings import sglang_copies
+from partitune.engines.recordings import Agreement
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
+from partitune.engines.sglang.defaults import FEWEST_ROWS, default_knobs, effective_knobs
 from partitune.engines.sglang.flags import SGLANG_FLAGS
-from partitune.engines.sglang.parallel_rules import attention_replicas, has_experts, layout_flags, resolved_layout
+from partitune.engines.sglang.kv_planning import kv_blocks, plan_kv
+from partitune.engines.sglang.models import edge_copies
+from partitune.engines.sglang.parallel_rules import has_experts, layout_flags, resolved_layout
 from partitune.engines.sglang.rules import check_sglang
+from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
+from partitune.engines.sglang.scheduler.recording import verify
+from partitune.engines.sglang.scheduler.settings import SGLANG_OVERHEADS, sglang_settings
 from partitune.engines.versions import Version, VersionRange, parse_version
-from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.errors import OutOfMemory, Refused, SpecError
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Layout, RankOrder
-from partitune.models.architecture import STATE_KINDS, Architecture, Ffn
-from partitune.partition import Partition
+from partitune.models.architecture import Architecture, Ffn
+from partitune.simulation.overheads import Overheads
+from partitune.simulation.request import Request
+from partitune.simulation.run import Run
 
 _READ = VersionRange("SGLang", oldest=Version(0, 5, 16), newest=Version(0, 5, 23))
 _LAST_RANKS_SINCE = Version(0, 5, 6)  # PR 13977; first ranks (PR 13282) were never released
-_STATE_TO_KV = 0.9  # mamba_full_memory_ratio
-_MIB = 1 << 20
-#: Requests that run at once when no flag says so: the least that the engine derives from its KV pool, unless that is
-#: tiny (`mem_cache/kv_cache_configurator.py` resolve_max_num_reqs).
-FEWEST_ROWS = 2048
-
 #: What moves the distance to the limit.
 _LEVERS = {
     "roofline": "more requests in a slot (pp_max_micro_batch_size, max_running_requests), so that weights are read for "
@@ -105,7 +104,7 @@ class Sglang:
         That cap is by default the running requests over the stages (`managers/scheduler.py` init_model_worker): far
         more than a burst of a few requests needs, all of which then share one slot.
         """
-        knobs = self.effective_knobs(deployment)
+        knobs = effective_knobs(deployment)
         running = whole_number(knobs, "max_running_requests", FEWEST_ROWS)
         chunk = int(knobs["chunked_prefill_size"])
         return Flow(
@@ -126,14 +125,14 @@ class Sglang:
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """Weights and KV share `mem_fraction_static` of what is free at start; a batch works in the rest."""
-        flow, knobs = self.flow(deployment), self.effective_knobs(deployment)
+        flow, knobs = self.flow(deployment), effective_knobs(deployment)
         return MemorySettings(
             max_num_batched_tokens=flow.step_tokens,
             max_num_seqs=flow.cohort_requests,
             gpu_memory_utilization=float(knobs["mem_fraction_static"]),
             cuda_graphs=not knobs.get("disable_cuda_graph", False),
             static_share=True,
-            copies=sglang_copies(deployment.architecture),
+            copies=edge_copies(deployment.architecture),
         )
 
     def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
@@ -148,44 +147,15 @@ class Sglang:
 
     def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
         """Chunk size by GPU memory, static memory by chunk and parallel size, and the fixed defaults."""
-        memory_mib = deployment.gpu.memory_bytes / _MIB
-        chunk = whole_number(deployment.knobs, "chunked_prefill_size", _chunk_default(memory_mib))
-        world = deployment.tp * deployment.layout.pcp * attention_replicas(deployment.layout, deployment.architecture)
-        working = chunk if chunk > 0 else whole_number(deployment.knobs, "max_prefill_tokens", 16384)
-        reserved = 512 + 1.5 * max(working, 2048) + world * deployment.stages / 8 * 1024
-        reserved += 2 * _graph_batch(memory_mib, world)
-        if memory_mib > 60 * 1024:
-            reserved = max(reserved, 10 * 1024)
-        return {
-            "chunked_prefill_size": chunk,
-            "max_prefill_tokens": 16384,
-            "mem_fraction_static": round((memory_mib - reserved) / memory_mib, 3),
-            "pp_async_batch_depth": 0,
-            "enable_mixed_chunk": False,
-            "enable_dynamic_chunking": False,
-            "schedule_policy": "fcfs",
-            "schedule_conservativeness": 1.0,
-            "page_size": 1,
-        }
+        return default_knobs(deployment)
 
     def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """Defaults overlaid with the deployment's flags, as one scheduler sees them.
-
-        Attention data ranks share chunk and requests, and reserve less for requests that run
-        (`arg_groups/parallel_hook.py` handle_data_parallelism, resolve_max_num_reqs).
-        """
-        knobs = {**self.default_knobs(deployment), **flag_knobs(deployment.knobs)}
-        ranks = attention_replicas(deployment.layout, deployment.architecture)
-        if ranks == 1:
-            return knobs
-        for name in ("chunked_prefill_size", "max_running_requests"):
-            if (total := whole_number(knobs, name, 0)) > 0:
-                knobs[name] = max(1, total // ranks)
-        return {**knobs, "schedule_conservativeness": 0.3 * float(knobs["schedule_conservativeness"])}
+        """Defaults overlaid with the deployment's flags, as one scheduler sees them."""
+        return effective_knobs(deployment)
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks."""
-        return check_sglang(deployment, self.effective_knobs(deployment))
+        return check_sglang(deployment, effective_knobs(deployment))
 
     def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
         """`python -m sglang.launch_server …` with the parallel sizes and the deployment's own flags."""
@@ -217,85 +187,45 @@ class Sglang:
 
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         """Pool of one partition: the least free memory over the largest cell; a block is a page."""
-        knobs = self.effective_knobs(deployment)
-        page = whole_number(knobs, "page_size", 1)
-        ranges = Partition(partition).ranges
-        token_bytes, state_bytes = _layer_bytes(deployment)
-        cells = [int(token_bytes[i:j].sum()) for i, j in ranges]
-        states = [int(state_bytes[i:j].sum()) for i, j in ranges]
-        if not any(cells) or (min(cells) == 0 and not any(states)):
-            raise InfeasibleSpace(
-                f"stage {cells.index(0)} owns no layer that keeps KV per token; SGLang cannot size its pool"
-            )
-        slots = _state_slots(deployment, min(free_bytes), max(states))
-        pool = min(free_bytes) - slots * max(states)
-        pages = min(max(pool, 0) // (max(cells) * page), whole_number(knobs, "max_total_tokens", 1 << 62) // page)
-        # A hybrid's stage without attention sets no limit of its own.
-        alone = [max(pool, 0) // (cell * page) if cell else None for cell in cells]
-        stage_pages = tuple(max(filter(None, alone), default=pages) if own is None else own for own in alone)
-        longest = whole_number(knobs, "context_length", deployment.architecture.max_position)
-        if pages == 0:
-            raise OutOfMemory(
-                f"the tightest stage has {min(free_bytes) / 2**30:.2f} GiB for KV and state: not one page fits",
-                excess=float(max(cells) * page - pool),
-            )
-        return KvPlan(
-            num_blocks=pages,
-            block_size=page,
-            tokens=pages * page,
-            concurrency=pages * page / longest,
-            stage_blocks=stage_pages,
-            stage_block_bytes=tuple(cell * page for cell in cells),
-            stranded_bytes=tuple(
-                int(free) - pages * page * cell - slots * state
-                for free, cell, state in zip(free_bytes, cells, states, strict=True)
-            ),
-            group_layers=tuple(int((token_bytes[i:j] > 0).sum()) for i, j in ranges),
-            groups=1,
-        )
+        return plan_kv(deployment, partition, free_bytes)
 
     def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
         """Pages that a stage could hold by itself; the pool is smaller when another stage has less free memory."""
-        page = whole_number(self.effective_knobs(deployment), "page_size", 1)
-        token_bytes, state_bytes = _layer_bytes(deployment)
-        prefix = np.concatenate(([0], np.cumsum(token_bytes)))
-        cells = prefix[None, :] - prefix[:, None]
-        share = 1 / (1 + _STATE_TO_KV) if state_bytes.any() else 1.0
-        pages = np.floor(np.maximum(free_bytes, 0.0) * share / (np.maximum(cells, 1) * page)[None])
-        return np.where(cells[None] > 0, pages, 0.0)
+        return kv_blocks(deployment, free_bytes)
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:  # noqa: ARG002  (the protocol's)
         """Pages of one token: SGLang starts with any pool and refuses long requests later."""
         return 1
 
+    def run(
+        self,
+        requests: Sequence[Request],
+        deployment: Deployment,
+        plan: KvPlan,
+        costs: StageCosts,
+        *,
+        concurrency: int | None = None,
+        record_timeline: bool = False,
+        overheads: Overheads | None = None,
+    ) -> Run:
+        """Slot after slot."""
+        if record_timeline:
+            raise SpecError("--trace: only vLLM's pipeline can be drawn, not SGLang's; leave --trace out")
+        try:
+            settings = sglang_settings(deployment, plan, costs)
+            return simulate_sglang(requests, settings, costs, overheads or SGLANG_OVERHEADS, concurrency)
+        except OutOfMemory as error:
+            raise OutOfMemory(str(error), excess=(error.excess or 1.0) / plan.block_size) from error
+        except SpecError as error:
+            raise Refused(f"SGLang: {error}", excess=1.0) from error
 
-def _chunk_default(memory_mib: float) -> int:
-    return next((chunk for below, chunk in ((20, 2048), (60, 4096), (160, 8192)) if memory_mib < below * 1024), 16384)
+    def verify_schedules(self, file: Path) -> Sequence[Agreement]:
+        """Against the engine's own loop and scheduler, turn by turn."""
+        return verify(file)
 
-
-def _graph_batch(memory_mib: float, tp: int) -> int:
-    """Largest decode batch that is captured; costs 2 MiB each."""
-    steps = ((20, 8, 8), (35, 48, 160), (60, 32, 160), (160, 256, 512))
-    return next((few if tp < 4 else many for below, few, many in steps if memory_mib < below * 1024), 512)
-
-
-def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats]:
-    """Bytes per token and bytes of state per sequence of every layer on one rank."""
-    blocks = [layer.attention for layer in deployment.architecture.layers]
-    # Decode context parallelism deals the tokens out: a rank keeps one of `dcp`.
-    tokens = [block.kv_bytes_per_token_rank(deployment.tp) / deployment.layout.dcp for block in blocks]
-    states = [block.state_bytes // deployment.tp if block.kind in STATE_KINDS else 0 for block in blocks]
-    return np.array([round(one) for one in tokens], dtype=np.float64), np.array(states, dtype=np.float64)
-
-
-def _state_slots(deployment: Deployment, free: int, state_bytes: int) -> int:
-    """Slots for fixed states, the same on every stage: so many as the fullest stage (`state_bytes` a slot) can have."""
-    if state_bytes == 0:
-        return 0
-    slots = deployment.knobs.get("max_mamba_cache_size")
-    if isinstance(slots, int):
-        return slots
-    return int(free * _STATE_TO_KV / (1 + _STATE_TO_KV)) // state_bytes
+    def verify_kv(self, file: Path) -> Sequence[Agreement]:
+        """Nobody recorded its KV pool."""
+        raise SpecError(f"{file}: there are no recordings of SGLang's KV pool")
 
 
 def _all_flags(deployment: Deployment) -> dict[str, Knob]:

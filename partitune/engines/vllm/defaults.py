@@ -9,34 +9,34 @@ Source: vLLM 0.32.0 `engine/arg_utils.py` (get_batch_defaults, _set_default_max_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from partitune.candidate import Knob
+from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.engines.flags import whole_number
 from partitune.hardware.gpus import Gpu
+from partitune.models.architecture import STATE_KINDS
 
 _GIB = 1 << 30
 _SLOW_WITH_LARGE_BATCHES = ("a100", "gb10")
 
 
-def default_knobs(gpu: Gpu, max_position: int, given: Mapping[str, Knob], state_cached: bool) -> dict[str, Knob]:
-    """Defaults of the scheduling and memory flags, as the engine resolves them beside the flags that are `given`.
+def default_knobs(deployment: Deployment) -> dict[str, Knob]:
+    """Defaults of the scheduling and memory flags, as the engine resolves them beside the flags that are given.
 
-    Args:
-        gpu: the GPU the engine starts on.
-        max_position: longest context of the model; default of max_model_len.
-        given: flags that were set.
-        state_cached: the model has fixed-state layers (mamba_cache_mode follows prefix caching).
+    `async_scheduling` is left to the regime; `mamba_cache_mode` follows prefix caching where a model has fixed states.
     """
-    tokens, seqs = _batch_defaults(gpu)
+    architecture, given = deployment.architecture, deployment.knobs
+    max_position = architecture.max_position
+    tokens, seqs = _batch_defaults(deployment.gpu)
     if given.get("performance_mode") == "throughput":
         tokens, seqs = 2 * tokens, 2 * seqs
-    longest = _whole(given.get("max_model_len"), max_position)
+    longest = whole_number(given, "max_model_len", max_position)
     longest = max_position if longest < 1 else longest  # -1 asks the engine for the longest that fits
     chunked = given.get("enable_chunked_prefill", True)
     if not chunked:
         tokens = max(tokens, longest)
-    tokens = min(tokens, _whole(given.get("max_num_seqs"), seqs) * longest)
-    seqs = min(seqs, _whole(given.get("max_num_batched_tokens"), tokens))
+    tokens = min(tokens, whole_number(given, "max_num_seqs", seqs) * longest)
+    seqs = min(seqs, whole_number(given, "max_num_batched_tokens", tokens))
+    keeps_states = any(layer.attention.kind in STATE_KINDS for layer in architecture.layers)
     prefix_caching = given.get("enable_prefix_caching", True)
     return {
         "max_num_batched_tokens": tokens,
@@ -51,8 +51,13 @@ def default_knobs(gpu: Gpu, max_position: int, given: Mapping[str, Knob], state_
         "watermark": 0.0,
         "scheduler_reserve_full_isl": True,
         "prefill_schedule_interval": 1,
-        "mamba_cache_mode": "align" if prefix_caching and state_cached else "none",
+        "mamba_cache_mode": "align" if prefix_caching and keeps_states else "none",
     }
+
+
+def effective_knobs(deployment: Deployment) -> dict[str, Knob]:
+    """Defaults overlaid with the deployment's flags."""
+    return {**default_knobs(deployment), **flag_knobs(deployment.knobs)}
 
 
 def _batch_defaults(gpu: Gpu) -> tuple[int, int]:
@@ -62,7 +67,3 @@ def _batch_defaults(gpu: Gpu) -> tuple[int, int]:
     if gpu.memory_bytes >= 70 * _GIB and not any(slow in gpu.name.lower() for slow in _SLOW_WITH_LARGE_BATCHES):
         return 8192, 1024
     return 2048, 256
-
-
-def _whole(value: Knob | None, otherwise: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

@@ -8,48 +8,45 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from partitune.candidate import Knob
-from partitune.costs.cost_model import Floats
+from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
 from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
-from partitune.engines.flags import arguments, config_entries, read_config
+from partitune.engines.flags import arguments, config_entries, read_config, whole_number
 from partitune.engines.memory import KvPlan
-from partitune.engines.replicated_embeddings import vllm_copies
+from partitune.engines.recordings import Agreement
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
-from partitune.engines.versions import Version, VersionRange, parse_version
-from partitune.engines.vllm.defaults import default_knobs
+from partitune.engines.versions import Version, parse_version
+from partitune.engines.vllm.defaults import default_knobs, effective_knobs
 from partitune.engines.vllm.flags import VLLM_FLAGS
-from partitune.engines.vllm.kv_pages import layer_caches
-from partitune.engines.vllm.kv_planning import CacheModel, blocks_per_request, fitted_length, plan_kv, window_blocks
-from partitune.engines.vllm.model_runner import RUNNERS, choose_regime, runs_v2
+from partitune.engines.vllm.kv_pages import cache_model
+from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, plan_kv, window_blocks
+from partitune.engines.vllm.kv_recording import verify_kv
+from partitune.engines.vllm.model_runner import READ, regime, runs_v2
+from partitune.engines.vllm.models import edge_copies
 from partitune.engines.vllm.parallel_rules import layout_flags, resolved_layout
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.rules import check_vllm, draft_method
+from partitune.engines.vllm.scheduler.engine_core import simulate
+from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS
+from partitune.engines.vllm.scheduler.recording import verify
+from partitune.engines.vllm.scheduler.settings import vllm_settings
 from partitune.errors import SpecError
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Layout, RankOrder
-from partitune.models.architecture import STATE_KINDS, Architecture
+from partitune.models.architecture import Architecture
+from partitune.simulation.overheads import Overheads
+from partitune.simulation.request import Request
+from partitune.simulation.run import Run
 
-_READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
 #: Drafting methods whose last stage keeps the target's embedding (0.32 `model_executor/models/utils.py`).
 _DRAFTS_FROM_EMBEDDING = frozenset({"eagle", "eagle3", "dflash", "dspark"})
-_CHUNKS_FLOW = Version(0, 20)  # PR 38726: in `v1/worker/gpu_model_runner.py` of 0.20.0, not of 0.19.1
 _MIDDLE_SINCE = Version(0, 8)  # PR 13839 was merged six days after 0.7.3
-
-
-@dataclass(frozen=True, slots=True)
-class RegimeChoice:
-    """Which way a start of vLLM keeps its pipeline busy."""
-
-    regime: Regime
-    slots: int  # batches that may be in flight
-    notes: tuple[str, ...] = ()  # what the engine does silently, and what was assumed
-    broadcasts_chunks: bool = False  # R1: stages wait for the last one after unfinished prompts too
 
 
 #: What moves the distance to the limit. In R1 everything decodes as one batch, whatever its size.
@@ -86,31 +83,12 @@ class Vllm:
 
     def notes(self, version: str) -> tuple[str, ...]:
         """What is assumed about this version."""
-        return _READ.notes(parse_version(version))
+        return READ.notes(parse_version(version))
 
     def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
         """`get_pp_indices` of the release, or a named rule (`remainder-last` is the open PR 46217)."""
         own = middle_stages if parse_version(version) >= _MIDDLE_SINCE else all_on_last
         return chosen_split(layers, stages, own, rule)
-
-    def regime(self, deployment: Deployment) -> RegimeChoice:
-        """One of R1-R4. Raises SpecError where the engine refuses to start."""
-        if deployment.runner not in RUNNERS:
-            raise SpecError(f"engine.runner: {deployment.runner!r} is not one of {', '.join(RUNNERS)}")
-        version = parse_version(deployment.version)
-        flag = deployment.knobs.get("async_scheduling")
-        choice = choose_regime(
-            version,
-            deployment.architecture,
-            deployment.stages,
-            deployment.runner,
-            flag if isinstance(flag, bool) else None,
-        )
-        if choice.refusal:
-            raise SpecError(choice.refusal)
-        slots = choice.regime.queue_slots(deployment.stages)
-        chunks = choice.regime is Regime.R1 and version < _CHUNKS_FLOW
-        return RegimeChoice(choice.regime, slots, _READ.notes(version) + choice.notes, chunks)
 
     def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
         """With the exchange of tokens and experts that vLLM picks."""
@@ -122,7 +100,7 @@ class Vllm:
 
     def flow(self, deployment: Deployment) -> Flow:
         """In R1 everything merges into one batch; otherwise a request stays with those it was first scheduled with."""
-        choice, knobs = self.regime(deployment), self.effective_knobs(deployment)
+        choice, knobs = regime(deployment), effective_knobs(deployment)
         seqs = int(knobs["max_num_seqs"])
         return Flow(
             choice.regime.value,
@@ -136,7 +114,7 @@ class Vllm:
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """The profile run of `max_num_batched_tokens` and `max_num_seqs`, within `gpu_memory_utilization`."""
-        knobs, version = self.effective_knobs(deployment), parse_version(deployment.version)
+        knobs = effective_knobs(deployment)
         return MemorySettings(
             max_num_batched_tokens=int(knobs["max_num_batched_tokens"]),
             max_num_seqs=int(knobs["max_num_seqs"]),
@@ -145,9 +123,7 @@ class Vllm:
             drafter=draft_method(knobs) == "mtp",
             drafter_embedding=deployment.stages > 1 and draft_method(knobs) in _DRAFTS_FROM_EMBEDDING,
             vision=not knobs.get("language_model_only", False),
-            copies=vllm_copies(
-                deployment.architecture, version, v2=runs_v2(version, deployment.architecture, deployment.runner)
-            ),
+            copies=edge_copies(deployment.architecture, parse_version(deployment.version), v2=runs_v2(deployment)),
         )
 
     def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:  # noqa: ARG002  (the protocol's)
@@ -157,23 +133,21 @@ class Vllm:
     def is_asynchronous(self, deployment: Deployment) -> bool:
         """What the regime says; False where the engine refuses the combination."""
         try:
-            return self.regime(deployment).regime.asynchronous
+            return regime(deployment).regime.asynchronous
         except SpecError:
             return False
 
     def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
         """The engine's values for scheduling and memory flags; `async_scheduling` is left to the regime."""
-        architecture = deployment.architecture
-        stateful = any(layer.attention.kind in STATE_KINDS for layer in architecture.layers)
-        return default_knobs(deployment.gpu, architecture.max_position, flag_knobs(deployment.knobs), stateful)
+        return default_knobs(deployment)
 
     def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
         """Defaults overlaid with the deployment's flags."""
-        return {**self.default_knobs(deployment), **flag_knobs(deployment.knobs)}
+        return effective_knobs(deployment)
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks."""
-        return check_vllm(deployment, self.effective_knobs(deployment))
+        return check_vllm(deployment, effective_knobs(deployment))
 
     def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
         """`vllm serve MODEL …` with the parallel sizes and the deployment's own flags."""
@@ -209,40 +183,43 @@ class Vllm:
 
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         """Blocks, tokens and the limiting stage of one partition."""
-        override = deployment.knobs.get("num_gpu_blocks_override")
-        blocks = override if isinstance(override, int) and not isinstance(override, bool) else None
-        model = self.cache_model(deployment)
+        blocks = whole_number(deployment.knobs, "num_gpu_blocks_override", 0) or None
+        model = cache_model(deployment)
         if _fits_length(deployment) and blocks is None:
             model = fitted_length(model, partition, free_bytes)
         return plan_kv(model, partition, free_bytes, blocks_override=blocks)
 
     def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
         """Blocks per (stage, first layer, end layer)."""
-        return window_blocks(self.cache_model(deployment), free_bytes)
+        return window_blocks(cache_model(deployment), free_bytes)
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:
         """Blocks of one request of max_model_len (of one token where the engine fits that), and the null block."""
-        model = self.cache_model(deployment)
+        model = cache_model(deployment)
         return blocks_per_request(model, 1 if _fits_length(deployment) else model.max_model_len) + 1
 
-    def cache_model(self, deployment: Deployment) -> CacheModel:
-        """What the KV planner is given: pages per layer and what requests may keep in flight."""
-        knobs = self.effective_knobs(deployment)
-        block, longest = knobs.get("block_size"), knobs["max_model_len"]
-        if not isinstance(longest, int) or longest < 1:
-            longest = deployment.architecture.max_position
-        return CacheModel(
-            layer_caches(
-                deployment.architecture,
-                deployment.tp,
-                dcp=deployment.layout.dcp,
-                kv_cache_dtype=str(knobs["kv_cache_dtype"]),
-                block_size=block if isinstance(block, int) else None,
-            ),
-            max_model_len=longest,
-            max_in_flight_tokens=self.regime(deployment).slots * int(knobs["max_num_batched_tokens"]),
-            state_blocks=2 if knobs["mamba_cache_mode"] == "align" else 1,
-        )
+    def run(
+        self,
+        requests: Sequence[Request],
+        deployment: Deployment,
+        plan: KvPlan,
+        costs: StageCosts,
+        *,
+        concurrency: int | None = None,
+        record_timeline: bool = False,
+        overheads: Overheads | None = None,
+    ) -> Run:
+        """Fast; step by step when what every stage did is to be recorded."""
+        settings, seconds = vllm_settings(deployment, plan), overheads or VLLM_OVERHEADS
+        return simulate(requests, settings, costs, seconds, concurrency, record_timeline=record_timeline)
+
+    def verify_schedules(self, file: Path) -> Sequence[Agreement]:
+        """Against the engine's own scheduler, step by step."""
+        return verify(file)
+
+    def verify_kv(self, file: Path) -> Sequence[Agreement]:
+        """Against the engine's own planning."""
+        return verify_kv(file)
 
 
 def _fits_length(deployment: Deployment) -> bool:

@@ -1,4 +1,4 @@
-"""From an architecture to what each layer keeps per block on one GPU of vLLM.
+"""From a start to what each layer keeps per block on one GPU of vLLM.
 
 Decision: one place knows how vLLM picks block sizes. Plain attention takes blocks of 16 tokens; latent attention 64
 (FlashMLA; other kernels take 16 or 32, which changes rounding only). In a hybrid the block of the attention layers is
@@ -13,7 +13,11 @@ Source: vLLM 0.32.0 `platforms/interface.py` (`_align_hybrid_block_size`), `conf
 
 from __future__ import annotations
 
-from partitune.engines.vllm.kv_planning import Cache, LayerCache
+from partitune.engines.deployment import Deployment
+from partitune.engines.flags import whole_number
+from partitune.engines.vllm.defaults import effective_knobs
+from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache
+from partitune.engines.vllm.model_runner import regime
 from partitune.errors import SpecError
 from partitune.models.architecture import STATE_KINDS, Architecture, Attention, AttentionBlock
 
@@ -22,6 +26,24 @@ _DTYPE_SHARE = {"auto": 1.0, "float16": 1.0, "bfloat16": 1.0, "fp8": 0.5, "fp8_e
 _LATENT = frozenset({Attention.MLA, Attention.SPARSE})
 _BLOCK, _LATENT_BLOCK = 16, 64
 _HYBRID_LATENT_ALIGNMENT = 128  # TRT-LLM and FlashInfer MLA decode kernels
+
+
+def cache_model(deployment: Deployment) -> CacheModel:
+    """What the KV planner is given: pages per layer and what requests may keep in flight."""
+    knobs = effective_knobs(deployment)
+    longest = whole_number(knobs, "max_model_len", 0)
+    return CacheModel(
+        layer_caches(
+            deployment.architecture,
+            deployment.tp,
+            dcp=deployment.layout.dcp,
+            kv_cache_dtype=str(knobs["kv_cache_dtype"]),
+            block_size=whole_number(knobs, "block_size", 0) or None,
+        ),
+        max_model_len=longest if longest > 0 else deployment.architecture.max_position,
+        max_in_flight_tokens=regime(deployment).slots * int(knobs["max_num_batched_tokens"]),
+        state_blocks=2 if knobs["mamba_cache_mode"] == "align" else 1,
+    )
 
 
 def layer_caches(

@@ -8,11 +8,12 @@ engine version at hand.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from partitune.engines.recordings import Agreement
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache, plan_kv
 from partitune.errors import PartituneError, SpecError
 
@@ -35,15 +36,6 @@ class KvRecord:
     concurrency: float
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Outcome of a comparison; `first_difference` is empty when all records agree."""
-
-    records: int
-    agreeing: int
-    first_difference: str
-
-
 def read_kv_recording(path: Path) -> tuple[KvRecord, ...]:
     """Records of a JSON file: a list of objects as recorded with vLLM 0.33.0.
 
@@ -59,19 +51,21 @@ def read_kv_recording(path: Path) -> tuple[KvRecord, ...]:
     return tuple(_record(f"{path}: record {number}", fields) for number, fields in enumerate(records))
 
 
-def compare_kv(records: Sequence[KvRecord]) -> Agreement:
-    """Replay every record through our planning."""
-    differences = [difference for record in records if (difference := _difference(record))]
-    first = differences[0] if differences else ""
-    return Agreement(len(records), len(records) - len(differences), first)
+def verify_kv(path: Path) -> list[Agreement]:
+    """Replay every record of a file through our planning. Raises SpecError as `read_kv_recording`."""
+    return [compare_kv(record) for record in read_kv_recording(path)]
 
 
-def _difference(record: KvRecord) -> str:
-    where = f"{record.name} {','.join(map(str, record.partition))}"
+def compare_kv(record: KvRecord) -> Agreement:
+    """Replay one record."""
+    return Agreement(f"{record.name} {','.join(map(str, record.partition))}", _difference(record))
+
+
+def _difference(record: KvRecord) -> str | None:
     try:
         plan = plan_kv(record.model, record.partition, record.free_bytes)
     except PartituneError as error:
-        return f"{where}: the engine planned {record.num_blocks} blocks, we refuse: {error}"
+        return f"the engine planned {record.num_blocks} blocks, we refuse: {error}"
     pairs = (
         ("num_blocks", record.num_blocks, plan.num_blocks),
         ("max_group_layers_per_stage", record.group_layers, plan.group_layers),
@@ -81,8 +75,8 @@ def _difference(record: KvRecord) -> str:
     )
     for name, engine, ours in pairs:
         if engine != ours:
-            return f"{where}: {name} is {engine} in the engine and {ours} here"
-    return ""
+            return f"{name} is {engine} in the engine and {ours} here"
+    return None
 
 
 def _record(where: str, fields: object) -> KvRecord:

@@ -1,7 +1,7 @@
 """Which of the four regimes a vLLM start ends up in.
 
 Decision: what a person writes (version, runner, async flag) and what the engine does are two things: it may switch
-async off silently or refuse. This table turns one into the other; `regimes.py` says what the result means.
+async off silently or refuse. This table turns one into the other; `pipelining.py` says what the result means.
 
 Source: vLLM 0.32.0 `config/vllm.py` (use_v2_model_runner, async_scheduling, max_concurrent_batches), read for 0.19.1,
 0.22.1, 0.24.0, 0.26.0, 0.27.1, 0.28.0, 0.30.0, 0.31.0 and 0.33.0 as well.
@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partitune.engines.versions import Version
+from partitune.engines.deployment import Deployment
+from partitune.engines.versions import Version, VersionRange, parse_version
+from partitune.engines.vllm.models import V2_LISTED
 from partitune.engines.vllm.pipelining import Regime
+from partitune.errors import SpecError
 from partitune.models.architecture import Architecture, Ffn
 
+READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
 RUNNERS = ("auto", "v1", "v2")
+_CHUNKS_FLOW = Version(0, 20)  # PR 38726: in `v1/worker/gpu_model_runner.py` of 0.20.0, not of 0.19.1
 REFUSED_SINCE = Version(0, 31)  # V1 runner with pipeline and async scheduling (PR 56250)
 _V2_FOR_ALL = Version(0, 30)
 _V2_FOR_DENSE = Version(0, 26)
@@ -23,63 +28,63 @@ _V2_K3 = Version(0, 27, 1)
 _V2_SIDE_STREAM = Version(0, 24)  # PR 42187
 _V2_FIRST_DEFAULT = Version(0, 22)
 
-_V2_LISTED = frozenset(
-    {
-        "DeepseekV2ForCausalLM",
-        "GraniteMoeForCausalLM",
-        "LlamaForCausalLM",
-        "MistralForCausalLM",
-        "Qwen2MoeForCausalLM",
-        "Qwen3ForCausalLM",
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
-class RunnerChoice:
-    """Regime and how it came about; `refusal` is empty when the engine starts."""
+class RegimeChoice:
+    """Which way a start of vLLM keeps its pipeline busy, and how it came about."""
 
     regime: Regime
-    notes: tuple[str, ...]
-    refusal: str
+    slots: int  # batches that may be in flight
+    notes: tuple[str, ...]  # what the engine does silently, and what was assumed
+    refusal: str  # empty when the engine starts
+    broadcasts_chunks: bool  # R1: stages wait for the last one after unfinished prompts too
 
 
-def choose_regime(
-    version: Version, architecture: Architecture, stages: int, runner: str, async_scheduling: bool | None
-) -> RunnerChoice:
-    """Regime of a start.
+def regime(deployment: Deployment) -> RegimeChoice:
+    """One of R1-R4.
 
-    Args:
-        version: the engine's release.
-        architecture: decides the default runner before 0.30.
-        stages: pipeline stages.
-        runner: `auto`, `v1` or `v2` (`VLLM_USE_V2_MODEL_RUNNER` unset, 0, 1).
-        async_scheduling: the flag; None: the engine's default.
+    Raises:
+        SpecError: no such runner, or the engine refuses to start.
     """
-    v2 = runs_v2(version, architecture, runner)
+    if deployment.runner not in RUNNERS:
+        raise SpecError(f"engine.runner: {deployment.runner!r} is not one of {', '.join(RUNNERS)}")
+    choice = choose_regime(deployment)
+    if choice.refusal:
+        raise SpecError(choice.refusal)
+    return choice
+
+
+def choose_regime(deployment: Deployment) -> RegimeChoice:
+    """The same, with what the engine refuses as a value. A default runner hangs on the model before 0.30."""
+    version, stages = parse_version(deployment.version), deployment.stages
+    flag = deployment.knobs.get("async_scheduling")
+    asynchronous = flag if isinstance(flag, bool) else None
+    v2 = runs_v2(deployment)
+    notes, refusal = READ.notes(version), ""
     if v2 and version >= _V2_SIDE_STREAM:
-        return RunnerChoice(Regime.R4 if async_scheduling is False else Regime.R3, (), "")
-    notes: tuple[str, ...] = ()
-    if v2:
-        notes += ("the V2 runner before 0.24 broadcasts sampled tokens on the main stream, like the V1 runner",)
-    pipelined_v1 = stages > 1 and not v2
-    if pipelined_v1 and version >= REFUSED_SINCE:
-        if async_scheduling:
-            return RunnerChoice(
-                Regime.R2,
-                notes,
+        chosen = Regime.R4 if asynchronous is False else Regime.R3
+    elif stages > 1 and not v2 and version >= REFUSED_SINCE:
+        chosen = Regime.R2
+        if asynchronous:
+            refusal = (
                 f"async_scheduling: true with the V1 model runner and {stages} stages is refused since vLLM "
-                f"{REFUSED_SINCE}; leave it out, set it to false, or use runner v2",
+                f"{REFUSED_SINCE}; leave it out, set it to false, or use runner v2"
             )
-        if async_scheduling is None:
+        if asynchronous is None:
             notes += ("async scheduling is switched off silently: the V1 model runner has none with a pipeline",)
-        return RunnerChoice(Regime.R2, notes, "")
-    return RunnerChoice(Regime.R2 if async_scheduling is False else Regime.R1, notes, "")
+    else:
+        chosen = Regime.R2 if asynchronous is False else Regime.R1
+        if v2:
+            notes += ("the V2 runner before 0.24 broadcasts sampled tokens on the main stream, like the V1 runner",)
+    chunks = chosen is Regime.R1 and version < _CHUNKS_FLOW
+    return RegimeChoice(chosen, chosen.queue_slots(stages), notes, refusal, chunks)
 
 
-def runs_v2(version: Version, architecture: Architecture, runner: str) -> bool:
-    """True when a start with `runner` (`auto`, `v1`, `v2`) ends up on the V2 model runner."""
-    return _default_is_v2(version, architecture) if runner == "auto" else runner == "v2"
+def runs_v2(deployment: Deployment) -> bool:
+    """True when a start ends up on the V2 model runner (`VLLM_USE_V2_MODEL_RUNNER` unset, 0, 1)."""
+    if deployment.runner == "auto":
+        return _default_is_v2(parse_version(deployment.version), deployment.architecture)
+    return deployment.runner == "v2"
 
 
 def _default_is_v2(version: Version, architecture: Architecture) -> bool:
@@ -89,7 +94,7 @@ def _default_is_v2(version: Version, architecture: Architecture) -> bool:
     dense = not architecture.is_hybrid and all(layer.ffn.kind is not Ffn.MOE for layer in architecture.layers)
     if version >= _V2_FOR_DENSE and dense:
         return True
-    if version >= _V2_SIDE_STREAM and architecture.architecture in _V2_LISTED:
+    if version >= _V2_SIDE_STREAM and architecture.architecture in V2_LISTED:
         return True
     if version >= _V2_K3 and architecture.architecture == "KimiK3ForConditionalGeneration":
         return True

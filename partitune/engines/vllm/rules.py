@@ -19,24 +19,12 @@ from partitune.engines.rules import Violation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
 from partitune.engines.vllm.model_runner import RUNNERS, choose_regime
+from partitune.engines.vllm.models import NO_PIPELINE
 from partitune.engines.vllm.parallel_rules import check_layout, layout_flags
 from partitune.models.legal_cuts import illegal_reasons
 
 _FLAGS_READ = Version(0, 32)
 _DRAFT_ON_ONE_STAGE = Version(0, 32)
-_NO_PIPELINE = frozenset(
-    {
-        "AriaForConditionalGeneration",
-        "Gemma3nForCausalLM",
-        "Gemma3nForConditionalGeneration",
-        "HrmTextForCausalLM",
-        "IQuestLoopCoderForCausalLM",
-        "Mamba2ForCausalLM",
-        "Phi4MMForCausalLM",
-        "WhisperForConditionalGeneration",
-        "Zamba2ForCausalLM",
-    }
-)
 _MODEL_PY = "vLLM 0.32 config/model.py"
 _SCHEDULER_PY = "vLLM 0.32 config/scheduler.py"
 _VLLM_PY = "vLLM 0.32 config/vllm.py"
@@ -71,20 +59,12 @@ def _flags(deployment: Deployment, _: Effective) -> Iterator[Violation]:
             yield Violation("unknown-flag", unknown_flag(name, VLLM_FLAGS, f"vLLM {version}"), source)
 
 
-def _runner(deployment: Deployment, effective: Effective) -> Iterator[Violation]:
+def _runner(deployment: Deployment, _: Effective) -> Iterator[Violation]:
     if deployment.runner not in RUNNERS:
         yield Violation("runner", f"runner: {deployment.runner!r} is not one of {', '.join(RUNNERS)}", _VLLM_PY)
         return
-    flag = effective.get("async_scheduling")
-    choice = choose_regime(
-        parse_version(deployment.version),
-        deployment.architecture,
-        deployment.stages,
-        deployment.runner,
-        flag if isinstance(flag, bool) else None,
-    )
-    if choice.refusal:
-        yield Violation("async-pipeline-v1", choice.refusal, f"{_VLLM_PY}, PR 56250")
+    if refusal := choose_regime(deployment).refusal:
+        yield Violation("async-pipeline-v1", refusal, f"{_VLLM_PY}, PR 56250")
 
 
 def _budgets(_: Deployment, effective: Effective) -> Iterator[Violation]:
@@ -133,7 +113,7 @@ def _pipeline(deployment: Deployment, effective: Effective) -> Iterator[Violatio
         )
     if stages == 1:
         return
-    if architecture.architecture in _NO_PIPELINE:
+    if architecture.architecture in NO_PIPELINE:
         yield Violation(
             "no-pipeline-support", f"{architecture.architecture} has no pipeline parallelism in vLLM", _MODEL_PY
         )

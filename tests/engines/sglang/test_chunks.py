@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from partitune.costs.cost_model import Batch
+from partitune.engines.recordings import LinearCosts
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
-from partitune.engines.vllm.scheduler.recording import LinearCosts
 
 
 @pytest.mark.parametrize(

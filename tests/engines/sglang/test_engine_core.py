@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from partitune.engines.recordings import LinearCosts
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.inputs import SglangSettings
-from partitune.engines.vllm.scheduler.recording import LinearCosts
 from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request, SharedPrefix

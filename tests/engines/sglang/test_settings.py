@@ -9,11 +9,11 @@ import pytest
 from partitune.costs.cost_model import Batch
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
+from partitune.engines.recordings import LinearCosts
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.inputs import SglangSettings
 from partitune.engines.sglang.scheduler.settings import sglang_settings
-from partitune.engines.vllm.scheduler.recording import LinearCosts
 from partitune.errors import SpecError
 from partitune.hardware.parallelism import Layout
 from partitune.simulation.overheads import Overheads
@@ -31,7 +31,7 @@ def plan(deployment: Deployment, gib: float = 8) -> KvPlan:
 
 def settings(**knobs: bool | int | float | str) -> SglangSettings:
     deployment = replace(DENSE, knobs=knobs)
-    return sglang_settings(Sglang(), deployment, plan(deployment), FLAT)
+    return sglang_settings(deployment, plan(deployment), FLAT)
 
 
 def test_defaults_of_an_h200() -> None:
@@ -81,7 +81,7 @@ def test_dynamic_chunks_are_fitted_to_stage_0() -> None:
             return [1e-8 * tokens**2 + 1e-5 * tokens, 9.0, 9.0, 9.0]
 
     deployment = replace(DENSE, knobs={"enable_dynamic_chunking": True, "SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR": 0.6})
-    law = sglang_settings(Sglang(), deployment, plan(deployment), Attention((1.0,) * 4, 0.0, 0.0)).dynamic_chunks
+    law = sglang_settings(deployment, plan(deployment), Attention((1.0,) * 4, 0.0, 0.0)).dynamic_chunks
     assert law is not None
     assert (law.a, law.b) == pytest.approx((1e-8, 1e-5), rel=1e-4)
     assert law.smooth == 0.6

@@ -13,6 +13,7 @@ from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment
 from partitune.engines.rules import refuse
 from partitune.engines.vllm.engine import Vllm
+from partitune.engines.vllm.model_runner import regime
 from partitune.engines.vllm.pipelining import Regime
 from partitune.errors import OutOfMemory, SpecError
 from partitune.hardware.generations import Generation
@@ -38,7 +39,7 @@ MOE = architecture("f" * 94, model_class="Qwen3MoeForCausalLM", moe=True)
 
 
 @pytest.mark.parametrize(
-    ("version", "runner", "flag", "model", "regime", "slots"),
+    ("version", "runner", "flag", "model", "expected", "slots"),
     [
         # V1: async by default up to 0.30, switched off silently from 0.31 on.
         ("0.19.1", "auto", None, kimi_k3(), Regime.R1, 8),
@@ -66,20 +67,22 @@ MOE = architecture("f" * 94, model_class="Qwen3MoeForCausalLM", moe=True)
         ("0.22.1", "auto", None, LLAMA, Regime.R1, 8),
     ],
 )
-def test_regimes(version: str, runner: str, flag: bool | None, model: Architecture, regime: Regime, slots: int) -> None:
+def test_regimes(
+    version: str, runner: str, flag: bool | None, model: Architecture, expected: Regime, slots: int
+) -> None:
     knobs: dict[str, Knob] = {} if flag is None else {"async_scheduling": flag}
-    choice = VLLM.regime(deployment(version=version, runner=runner, knobs=knobs, architecture=model))
-    assert (choice.regime, choice.slots) == (regime, slots)
+    choice = regime(deployment(version=version, runner=runner, knobs=knobs, architecture=model))
+    assert (choice.regime, choice.slots) == (expected, slots)
 
 
 def test_silent_switch_off_is_a_note_and_the_explicit_flag_is_refused() -> None:
     quiet = deployment(version="0.31.0", runner="v1")
-    assert any("switched off silently" in note for note in VLLM.regime(quiet).notes)
+    assert any("switched off silently" in note for note in regime(quiet).notes)
     loud = replace(quiet, knobs={"async_scheduling": True})
     with pytest.raises(SpecError, match="async_scheduling: true with the V1 model runner and 8 stages is refused"):
-        VLLM.regime(loud)
+        regime(loud)
     assert [one.rule for one in VLLM.check(loud)] == ["async-pipeline-v1"]
-    alone = VLLM.regime(replace(loud, layout=Layout(tp=2)))
+    alone = regime(replace(loud, layout=Layout(tp=2)))
     assert (alone.regime, alone.slots) == (Regime.R1, 2)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import DEFAULT_OVERHEADS, SchedulerSettings
+from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS, SchedulerSettings
 from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
@@ -115,7 +115,7 @@ def loads(draw: st.DrawFn) -> tuple[list[Request], SchedulerSettings]:
 def test_what_holds_for_every_run(load: tuple[list[Request], SchedulerSettings], concurrency: int | None) -> None:
     requests, conf = load
     costs = Stages(conf.stages, base=0.3, per_token=0.01, per_context=1e-4, handoff=0.02)
-    run = simulate(requests, conf, costs, DEFAULT_OVERHEADS, concurrency, record_steps=True)
+    run = simulate(requests, conf, costs, VLLM_OVERHEADS, concurrency, record_steps=True)
 
     scheduled: dict[str, int] = {}
     for step in run.steps:
@@ -151,7 +151,7 @@ def test_equal_requests_are_interchangeable(load: tuple[list[Request], Scheduler
     mixed = list(equal)
     order.shuffle(mixed)  # type: ignore[attr-defined]
     costs = Stages(conf.stages, per_token=0.01)
-    runs = [simulate(each, conf, costs, DEFAULT_OVERHEADS) for each in (equal, mixed)]
+    runs = [simulate(each, conf, costs, VLLM_OVERHEADS) for each in (equal, mixed)]
     assert len({run.makespan_s for run in runs}) == 1
     assert len({tuple(sorted((t.first_token_s, t.finish_s) for t in run.requests)) for run in runs}) == 1
 
@@ -179,7 +179,7 @@ def test_few_questions_to_the_costs_and_nearly_the_same_answer() -> None:
     requests = RandomWorkload(32, 2000, 200, range_ratio=0.3).requests()
     costs = Stages(4, base=2e-3, per_token=2e-6, per_context=2e-8, handoff=3e-5)
     exact, rounded = (
-        simulate(requests, config(Regime.R3, 4, 4096), costs, DEFAULT_OVERHEADS, 16, context_step=step).duration_s
+        simulate(requests, config(Regime.R3, 4, 4096), costs, VLLM_OVERHEADS, 16, context_step=step).duration_s
         for step in (1, 32)
     )
     assert rounded == pytest.approx(exact, rel=2e-3)

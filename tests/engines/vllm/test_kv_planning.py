@@ -23,7 +23,7 @@ from partitune.engines.vllm.kv_planning import (
     plan_kv,
     window_blocks,
 )
-from partitune.engines.vllm.kv_recording import KvRecord, compare_kv, read_kv_recording
+from partitune.engines.vllm.kv_recording import KvRecord, compare_kv, read_kv_recording, verify_kv
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
 from partitune.models.architecture import Attention
 from tests.small_models import architecture, kimi_k3
@@ -34,8 +34,9 @@ GIB = 1 << 30
 
 
 def test_all_records_agree() -> None:
-    agreement = compare_kv(RECORDS)
-    assert (agreement.records, agreement.agreeing, agreement.first_difference) == (30, 30, "")
+    agreements = [compare_kv(record) for record in RECORDS]
+    assert len(agreements) == 30
+    assert [each for each in agreements if not each.agrees] == []
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record.name} {record.partition}")
@@ -55,9 +56,8 @@ def test_a_difference_is_reported(tmp_path: Path) -> None:
     records[1]["num_blocks"] += 1
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(records))
-    agreement = compare_kv(read_kv_recording(path))
-    assert agreement.agreeing == 2
-    assert "num_blocks is 1986 in the engine and 1985 here" in agreement.first_difference
+    (differing,) = [each for each in verify_kv(path) if not each.agrees]
+    assert differing.difference == "num_blocks is 1986 in the engine and 1985 here"
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
+from pydantic import Field, PositiveInt, TypeAdapter
 
-from partitune.engines.sglang.scheduler.chunks import ChunkLaw
-from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
-from partitune.engines.vllm.scheduler.recording import (
+from partitune.engines.recordings import (
     TOLERANCE_S,
+    Agreement,
+    HandoffEntry,
     LinearCosts,
+    StageTimeEntry,
+    StepEntry,
+    Strict,
+    check_stages,
     read_records,
     step_difference,
     total_difference,
 )
+from partitune.engines.sglang.scheduler.chunks import ChunkLaw
+from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
+from partitune.engines.sglang.scheduler.inputs import SglangSettings
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
@@ -30,7 +36,7 @@ from partitune.simulation.run import Run, Step
 
 
 @dataclass(frozen=True, slots=True)
-class SglangRecording:
+class Recording:
     """One recorded run."""
 
     name: str
@@ -51,38 +57,21 @@ class SglangRecording:
         return simulate_sglang(self.requests, self.settings, self.costs, self.overheads, record_steps=True)
 
 
-@dataclass(frozen=True, slots=True)
-class SglangAgreement:
-    """One recording against the simulator."""
-
-    name: str
-    engine: str
-    steps: int  # in the recording
-    difference: str | None  # the first one
-
-    @property
-    def agrees(self) -> bool:
-        """True when nothing differs."""
-        return self.difference is None
-
-
-def verify_sglang(path: Path) -> list[SglangAgreement]:
+def verify(path: Path) -> list[Agreement]:
     """Simulate every record of a file and compare.
 
     Raises:
         SpecError: the file is not a recording; names file and key.
     """
-    return [compare_sglang(recording) for recording in read_sglang(path)]
+    return [compare(recording) for recording in read(path)]
 
 
-def compare_sglang(recording: SglangRecording) -> SglangAgreement:
+def compare(recording: Recording) -> Agreement:
     """Simulate one record and look for the first difference."""
     run = recording.simulate()
     slots = recording.settings.slots
-    return SglangAgreement(
-        recording.name,
-        recording.engine,
-        len(recording.steps),
+    return Agreement(
+        f"{recording.name} ({recording.engine})",
         step_difference(recording.steps, run, lambda turn: f"turn {turn} (slot {turn % slots})", "turns")
         or _request_difference(recording, run)
         or _retraction_difference(recording, run)
@@ -90,7 +79,7 @@ def compare_sglang(recording: SglangRecording) -> SglangAgreement:
     )
 
 
-def _request_difference(recording: SglangRecording, run: Run) -> str | None:
+def _request_difference(recording: Recording, run: Run) -> str | None:
     for times in run.requests:
         for key, was, now in (
             ("first token", recording.first_token_s[times.id], times.first_token_s),
@@ -101,13 +90,13 @@ def _request_difference(recording: SglangRecording, run: Run) -> str | None:
     return None
 
 
-def _retraction_difference(recording: SglangRecording, run: Run) -> str | None:
+def _retraction_difference(recording: Recording, run: Run) -> str | None:
     if recording.retractions == run.preemptions:
         return None
     return f"recorded {recording.retractions} retractions, simulated {run.preemptions}"
 
 
-def read_sglang(path: Path) -> list[SglangRecording]:
+def read(path: Path) -> list[Recording]:
     """The records of a file.
 
     Raises:
@@ -116,36 +105,14 @@ def read_sglang(path: Path) -> list[SglangRecording]:
     return read_records(path, _FILE, _Record.recording)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class _Request(_Strict):
+class _Request(Strict):
     id: str
     arrival: float = Field(ge=0)
     prompt_tokens: PositiveInt
     output_tokens: PositiveInt
 
 
-class _Step(_Strict):
-    dispatch: float
-    start: float | None
-    end: float
-    tokens: dict[str, PositiveInt]
-
-
-class _StageTime(_Strict):
-    base: float = Field(ge=0)
-    per_token: float = Field(ge=0)
-    scale: list[float] = Field(min_length=1)
-
-
-class _Handoff(_Strict):
-    base: float = Field(ge=0)
-    per_token: float = Field(ge=0)
-
-
-class _Record(_Strict):
+class _Record(Strict):
     """One entry of the file, as it is spelled there; settings have SGLang's names."""
 
     name: str
@@ -174,31 +141,28 @@ class _Record(_Strict):
     sample_s: float
     engine_step_s: float
     empty_step_s: float
-    stage_time: _StageTime
-    handoff: _Handoff
+    stage_time: StageTimeEntry
+    handoff: HandoffEntry
     requests: list[_Request] = Field(min_length=1)
-    steps: list[_Step]
+    steps: list[StepEntry]
     makespan: float
     stage_busy: list[float]
     first_token: dict[str, float]
     finish: dict[str, float]
     retractions: int
 
-    def recording(self) -> SglangRecording:
+    def recording(self) -> Recording:
         """The record as the simulator understands it."""
-        for key, values in (("stage_time.scale", self.stage_time.scale), ("stage_busy", self.stage_busy)):
-            if len(values) != self.pp:
-                raise SpecError(f"{key}: has {len(values)} entries, pp is {self.pp}")
+        check_stages(self.stage_time, self.stage_busy, self.pp)
         ids = {request.id for request in self.requests}
         for key, times in (("first_token", self.first_token), ("finish", self.finish)):
             if times.keys() != ids:
                 raise SpecError(f"{key}: must name every request once")
-        time, handoff = self.stage_time, self.handoff
-        return SglangRecording(
+        return Recording(
             name=self.name,
             engine=self.engine,
             settings=self._settings(),
-            costs=LinearCosts(tuple(time.scale), time.base, time.per_token, handoff.base, handoff.per_token),
+            costs=self.stage_time.costs(self.handoff),
             overheads=Overheads(
                 engine_step_s=self.engine_step_s,
                 empty_step_s=self.empty_step_s,
@@ -207,7 +171,7 @@ class _Record(_Strict):
                 d2h_s=self.d2h_s,
             ),
             requests=tuple(Request(r.id, r.arrival, r.prompt_tokens, r.output_tokens) for r in self.requests),
-            steps=tuple(Step(step.dispatch, step.start, step.end, step.tokens) for step in self.steps),
+            steps=tuple(step.step() for step in self.steps),
             makespan_s=self.makespan,
             stage_busy_s=tuple(self.stage_busy),
             first_token_s=self.first_token,

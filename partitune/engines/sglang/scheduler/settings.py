@@ -11,32 +11,33 @@ Source: SGLang 0.5.23 `srt/mem_cache/kv_cache_configurator.py` (resolve_max_num_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from partitune.candidate import Knob
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
-from partitune.engines.sglang.engine import FEWEST_ROWS, Sglang
+from partitune.engines.sglang.defaults import FEWEST_ROWS, effective_knobs
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.engines.sglang.scheduler.inputs import SglangSettings
-from partitune.engines.vllm.scheduler.inputs import DEFAULT_OVERHEADS
 from partitune.errors import SpecError
+from partitune.simulation.overheads import Overheads
 
-#: As for vLLM (see there), but a slot without work only passes messages on, as SGLang's loop never sleeps, and a slot
-#: with work is assumed to cost a quarter of a millisecond: whole servers need no more (`partitune validate`).
-SGLANG_OVERHEADS = replace(DEFAULT_OVERHEADS, engine_step_s=250e-6, empty_step_s=100e-6, engine_request_s=0.0)
+#: For runs that should look like a server. A slot without work only passes messages on, as SGLang's loop never sleeps,
+#: and a slot with work is assumed to cost a quarter of a millisecond: whole servers need no more (docs/validation.md).
+#: The rest is assumed as for vLLM: sampler kernels, one small NCCL message across nodes, a pinned copy.
+SGLANG_OVERHEADS = Overheads(
+    engine_step_s=250e-6, empty_step_s=100e-6, sample_s=100e-6, broadcast_s=50e-6, d2h_s=100e-6
+)
 _MOST_ROWS, _ROWS_PER_CONTEXT = 4096, 512
 _TRUE = ("1", "true", "yes", "y")
 
 
 def sglang_settings(
-    engine: Sglang, deployment: Deployment, plan: KvPlan, costs: StageCosts, *, ignore_eos: bool = True
+    deployment: Deployment, plan: KvPlan, costs: StageCosts, *, ignore_eos: bool = True
 ) -> SglangSettings:
     """The scheduler of this start.
 
     Args:
-        engine: answers for defaults.
         deployment: stages, knobs and environment.
         plan: the KV pool.
         costs: stage times; only dynamic chunking looks at them (stage 0's, as the engine profiles itself).
@@ -45,7 +46,7 @@ def sglang_settings(
     Raises:
         SpecError: a scheduling policy that is not simulated, or a value the engine refuses.
     """
-    knobs = {**deployment.knobs, **engine.effective_knobs(deployment)}
+    knobs = {**deployment.knobs, **effective_knobs(deployment)}
     if knobs["schedule_policy"] != "fcfs":
         raise SpecError(f"schedule_policy {knobs['schedule_policy']} is not simulated; fcfs is")
     length = _whole(knobs, "context_length") or deployment.architecture.max_position

@@ -122,6 +122,6 @@ class SchedulerSettings:
 #: (`partitune validate`: Qwen3-32B on H100, vLLM 0.12.0, which schedules synchronously): half a millisecond a step and
 #: 45 us a request; vllm PR 32618 means 50 us. The rest are assumptions: 100 us of sampler kernels, one small NCCL
 #: message across nodes, and a pinned copy with its event and the message queue to the engine process.
-DEFAULT_OVERHEADS = Overheads(
+VLLM_OVERHEADS = Overheads(
     engine_step_s=500e-6, empty_step_s=1e-3, sample_s=100e-6, broadcast_s=50e-6, d2h_s=100e-6, engine_request_s=45e-6
 )

@@ -10,23 +10,24 @@ from collections import Counter
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
 from partitune.engines.vllm.cuda_graphs import capture_sizes
-from partitune.engines.vllm.engine import Vllm
+from partitune.engines.vllm.defaults import effective_knobs
+from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import Cache, group_layers
+from partitune.engines.vllm.model_runner import regime
 from partitune.engines.vllm.scheduler.inputs import SchedulerSettings, SchedulingPolicy
 
 
-def vllm_settings(engine: Vllm, deployment: Deployment, plan: KvPlan) -> SchedulerSettings:
+def vllm_settings(deployment: Deployment, plan: KvPlan) -> SchedulerSettings:
     """The scheduler of this start.
 
     Raises:
         SpecError: the engine refuses the combination.
     """
-    flags = engine.effective_knobs(deployment)
-    chosen = engine.regime(deployment)
-    cache_model = engine.cache_model(deployment)
-    caches = [group.caches[0] for group in group_layers(cache_model)]
+    flags = effective_knobs(deployment)
+    chosen = regime(deployment)
+    model = cache_model(deployment)
+    caches = [group.caches[0] for group in group_layers(model)]
     kinds = Counter(cache.kind for cache in caches)
-    longest = int(flags["max_model_len"])
     return SchedulerSettings(
         regime=chosen.regime,
         stages=deployment.stages,
@@ -34,7 +35,7 @@ def vllm_settings(engine: Vllm, deployment: Deployment, plan: KvPlan) -> Schedul
         broadcasts_chunks=chosen.broadcasts_chunks,
         max_num_batched_tokens=int(flags["max_num_batched_tokens"]),
         max_num_seqs=int(flags["max_num_seqs"]),
-        max_model_len=longest if longest > 0 else deployment.architecture.max_position,
+        max_model_len=model.max_model_len,
         long_prefill_token_threshold=int(flags["long_prefill_token_threshold"]),
         enable_chunked_prefill=bool(flags["enable_chunked_prefill"]),
         reserve_full_isl=bool(flags["scheduler_reserve_full_isl"]),
@@ -42,7 +43,7 @@ def vllm_settings(engine: Vllm, deployment: Deployment, plan: KvPlan) -> Schedul
         num_blocks=plan.num_blocks,
         block_size=plan.block_size,
         full_groups=kinds[Cache.TOKENS],
-        state_groups=kinds[Cache.STATE] * cache_model.state_blocks,
+        state_groups=kinds[Cache.STATE] * model.state_blocks,
         windows=tuple(cache.window for cache in caches if cache.kind is Cache.WINDOW and cache.window),
         align_chunks=flags["mamba_cache_mode"] == "align",
         enable_prefix_caching=bool(flags["enable_prefix_caching"]),

@@ -1,12 +1,12 @@
-"""Which models an engine builds with more copies of their ends than a pipeline needs.
+"""What vLLM does differently for models it names: copies of their ends, no pipeline, another default runner.
 
-Decision: a table of model classes, read in the source, because no flag tells and a third of a 24 GB card may hang on it
+Decision: tables of model classes, read in the source, because no flag tells and a third of a 24 GB card may hang on it
 (vllm issue 36861: Qwen3.5 runs on four A10 with TP 4 and not with PP 4). Releases that were not read are taken to be
 like the one that was.
 
 Source: vLLM 0.32.0 `model_executor/models/*.py` (`VocabParallelEmbedding` and `ParallelLMHead` outside
 `is_first_rank` / `is_last_rank`), `model_executor/models/interfaces.py` (_mark_tower_model; since 0.33 the V2 runner
-builds a tower on the first stage only); PR 13833 for DeepSeek before 0.8. SGLang 0.5.23 `srt/models/*.py`.
+builds a tower on the first stage only); PR 13833 for DeepSeek before 0.8; `config/vllm.py` for the default runner.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from partitune.costs.memory import EdgeCopies
 from partitune.engines.versions import Version
 from partitune.models.architecture import Architecture
 
-_VLLM_BOTH = frozenset(
+_BOTH = frozenset(
     {
         "DbrxForCausalLM",
         "GemmaForCausalLM",
@@ -37,7 +37,7 @@ _VLLM_BOTH = frozenset(
         "Qwen3NextForCausalLM",
     }
 )
-_VLLM_EMBEDDING = frozenset(
+_EMBEDDING = frozenset(
     {
         "Cohere2MoeForCausalLM",
         "CohereForCausalLM",
@@ -50,34 +50,43 @@ _VLLM_EMBEDDING = frozenset(
         "Qwen3_5MoeForConditionalGeneration",
     }
 )
-_VLLM_DEEPSEEK = frozenset({"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"})
+_DEEPSEEK = frozenset({"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"})
 _ONE_DEEPSEEK_HEAD = Version(0, 8)
 _ONE_TOWER = Version(0, 33)
-_SGLANG_EMBEDDING = frozenset({"MiniMaxM2ForCausalLM", "Qwen3NextForCausalLM"})
-_SGLANG_HEAD = frozenset(
+
+#: Without pipeline parallelism (`SupportsPP`).
+NO_PIPELINE = frozenset(
     {
-        "Glm4MoeForCausalLM",
-        "GptOssForCausalLM",
-        "MixtralForCausalLM",
-        "Qwen3MoeForCausalLM",
-        "Qwen3NextForCausalLM",
+        "AriaForConditionalGeneration",
+        "Gemma3nForCausalLM",
+        "Gemma3nForConditionalGeneration",
+        "HrmTextForCausalLM",
+        "IQuestLoopCoderForCausalLM",
+        "Mamba2ForCausalLM",
+        "Phi4MMForCausalLM",
+        "WhisperForConditionalGeneration",
+        "Zamba2ForCausalLM",
+    }
+)
+#: On the V2 runner by default from 0.24 on.
+V2_LISTED = frozenset(
+    {
+        "DeepseekV2ForCausalLM",
+        "GraniteMoeForCausalLM",
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3ForCausalLM",
     }
 )
 
 
-def vllm_copies(architecture: Architecture, version: Version, *, v2: bool) -> EdgeCopies:
+def edge_copies(architecture: Architecture, version: Version, *, v2: bool) -> EdgeCopies:
     """What vLLM builds on every stage; `v2`: with the V2 model runner."""
     name = architecture.architecture
-    both = name in _VLLM_BOTH
-    old_head = name in _VLLM_DEEPSEEK and version < _ONE_DEEPSEEK_HEAD
+    both = name in _BOTH
     return EdgeCopies(
-        embedding=both or name in _VLLM_EMBEDDING,
-        head=both or old_head,
+        embedding=both or name in _EMBEDDING,
+        head=both or (name in _DEEPSEEK and version < _ONE_DEEPSEEK_HEAD),
         tower=not (v2 and version >= _ONE_TOWER),
     )
-
-
-def sglang_copies(architecture: Architecture) -> EdgeCopies:
-    """What SGLang builds on every stage."""
-    name = architecture.architecture
-    return EdgeCopies(embedding=name in _SGLANG_EMBEDDING, head=name in _SGLANG_HEAD, tower=False)

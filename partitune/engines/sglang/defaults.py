@@ -1,0 +1,65 @@
+"""The values SGLang gives the flags nobody set.
+
+Source: SGLang 0.5.23 `srt/arg_groups/memory_hook.py`, `srt/arg_groups/fields/schedule.py`.
+"""
+
+from __future__ import annotations
+
+from partitune.candidate import Knob
+from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.engines.flags import whole_number
+from partitune.engines.sglang.parallel_rules import attention_replicas
+
+_MIB = 1 << 20
+#: Requests that run at once when no flag says so: the least that the engine derives from its KV pool, unless that is
+#: tiny (`mem_cache/kv_cache_configurator.py` resolve_max_num_reqs).
+FEWEST_ROWS = 2048
+
+
+def default_knobs(deployment: Deployment) -> dict[str, Knob]:
+    """Chunk size by GPU memory, static memory by chunk and parallel size, and the fixed defaults."""
+    memory_mib = deployment.gpu.memory_bytes / _MIB
+    chunk = whole_number(deployment.knobs, "chunked_prefill_size", _chunk_default(memory_mib))
+    world = deployment.tp * deployment.layout.pcp * attention_replicas(deployment.layout, deployment.architecture)
+    working = chunk if chunk > 0 else whole_number(deployment.knobs, "max_prefill_tokens", 16384)
+    reserved = 512 + 1.5 * max(working, 2048) + world * deployment.stages / 8 * 1024
+    reserved += 2 * _graph_batch(memory_mib, world)
+    if memory_mib > 60 * 1024:
+        reserved = max(reserved, 10 * 1024)
+    return {
+        "chunked_prefill_size": chunk,
+        "max_prefill_tokens": 16384,
+        "mem_fraction_static": round((memory_mib - reserved) / memory_mib, 3),
+        "pp_async_batch_depth": 0,
+        "enable_mixed_chunk": False,
+        "enable_dynamic_chunking": False,
+        "schedule_policy": "fcfs",
+        "schedule_conservativeness": 1.0,
+        "page_size": 1,
+    }
+
+
+def effective_knobs(deployment: Deployment) -> dict[str, Knob]:
+    """Defaults overlaid with the deployment's flags, as one scheduler sees them.
+
+    Attention data ranks share chunk and requests, and reserve less for requests that run
+    (`arg_groups/parallel_hook.py` handle_data_parallelism, resolve_max_num_reqs).
+    """
+    knobs = {**default_knobs(deployment), **flag_knobs(deployment.knobs)}
+    ranks = attention_replicas(deployment.layout, deployment.architecture)
+    if ranks == 1:
+        return knobs
+    for name in ("chunked_prefill_size", "max_running_requests"):
+        if (total := whole_number(knobs, name, 0)) > 0:
+            knobs[name] = max(1, total // ranks)
+    return {**knobs, "schedule_conservativeness": 0.3 * float(knobs["schedule_conservativeness"])}
+
+
+def _chunk_default(memory_mib: float) -> int:
+    return next((chunk for below, chunk in ((20, 2048), (60, 4096), (160, 8192)) if memory_mib < below * 1024), 16384)
+
+
+def _graph_batch(memory_mib: float, tp: int) -> int:
+    """Largest decode batch that is captured; costs 2 MiB each."""
+    steps = ((20, 8, 8), (35, 48, 160), (60, 32, 160), (160, 256, 512))
+    return next((few if tp < 4 else many for below, few, many in steps if memory_mib < below * 1024), 512)

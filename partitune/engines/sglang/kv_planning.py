@@ -1,0 +1,95 @@
+"""SGLang's KV pool: how it shrinks over stages.
+
+Decision: the pool is the least free memory of any stage divided by the largest cell of any stage, even when these are
+different stages. Layers with a sliding window are counted like full ones (SGLang gives them a smaller pool of
+their own, `swa_full_tokens_ratio`).
+
+Source: SGLang 0.5.23 `srt/mem_cache/kv_cache_configurator.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partitune.costs.cost_model import Floats
+from partitune.engines.deployment import Deployment
+from partitune.engines.flags import whole_number
+from partitune.engines.memory import KvPlan
+from partitune.engines.sglang.defaults import effective_knobs
+from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.models.architecture import STATE_KINDS
+from partitune.partition import Partition
+
+_STATE_TO_KV = 0.9  # mamba_full_memory_ratio
+
+
+def plan_kv(deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
+    """Pool of one partition: the least free memory over the largest cell; a block is a page."""
+    knobs = effective_knobs(deployment)
+    page = whole_number(knobs, "page_size", 1)
+    ranges = Partition(partition).ranges
+    token_bytes, state_bytes = _layer_bytes(deployment)
+    cells = [int(token_bytes[i:j].sum()) for i, j in ranges]
+    states = [int(state_bytes[i:j].sum()) for i, j in ranges]
+    if not any(cells) or (min(cells) == 0 and not any(states)):
+        raise InfeasibleSpace(
+            f"stage {cells.index(0)} owns no layer that keeps KV per token; SGLang cannot size its pool"
+        )
+    slots = _state_slots(deployment, min(free_bytes), max(states))
+    pool = min(free_bytes) - slots * max(states)
+    pages = min(max(pool, 0) // (max(cells) * page), whole_number(knobs, "max_total_tokens", 1 << 62) // page)
+    # A hybrid's stage without attention sets no limit of its own.
+    alone = [max(pool, 0) // (cell * page) if cell else None for cell in cells]
+    stage_pages = tuple(max(filter(None, alone), default=pages) if own is None else own for own in alone)
+    longest = whole_number(knobs, "context_length", deployment.architecture.max_position)
+    if pages == 0:
+        raise OutOfMemory(
+            f"the tightest stage has {min(free_bytes) / 2**30:.2f} GiB for KV and state: not one page fits",
+            excess=float(max(cells) * page - pool),
+        )
+    return KvPlan(
+        num_blocks=pages,
+        block_size=page,
+        tokens=pages * page,
+        concurrency=pages * page / longest,
+        stage_blocks=stage_pages,
+        stage_block_bytes=tuple(cell * page for cell in cells),
+        stranded_bytes=tuple(
+            int(free) - pages * page * cell - slots * state
+            for free, cell, state in zip(free_bytes, cells, states, strict=True)
+        ),
+        group_layers=tuple(int((token_bytes[i:j] > 0).sum()) for i, j in ranges),
+        groups=1,
+    )
+
+
+def kv_blocks(deployment: Deployment, free_bytes: Floats) -> Floats:
+    """Pages that a stage could hold by itself; the pool is smaller when another stage has less free memory."""
+    page = whole_number(effective_knobs(deployment), "page_size", 1)
+    token_bytes, state_bytes = _layer_bytes(deployment)
+    prefix = np.concatenate(([0], np.cumsum(token_bytes)))
+    cells = prefix[None, :] - prefix[:, None]
+    share = 1 / (1 + _STATE_TO_KV) if state_bytes.any() else 1.0
+    pages = np.floor(np.maximum(free_bytes, 0.0) * share / (np.maximum(cells, 1) * page)[None])
+    return np.where(cells[None] > 0, pages, 0.0)
+
+
+def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats]:
+    """Bytes per token and bytes of state per sequence of every layer on one rank."""
+    blocks = [layer.attention for layer in deployment.architecture.layers]
+    # Decode context parallelism deals the tokens out: a rank keeps one of `dcp`.
+    tokens = [block.kv_bytes_per_token_rank(deployment.tp) / deployment.layout.dcp for block in blocks]
+    states = [block.state_bytes // deployment.tp if block.kind in STATE_KINDS else 0 for block in blocks]
+    return np.array([round(one) for one in tokens], dtype=np.float64), np.array(states, dtype=np.float64)
+
+
+def _state_slots(deployment: Deployment, free: int, state_bytes: int) -> int:
+    """Slots for fixed states, the same on every stage: so many as the fullest stage (`state_bytes` a slot) can have."""
+    if state_bytes == 0:
+        return 0
+    slots = deployment.knobs.get("max_mamba_cache_size")
+    if isinstance(slots, int):
+        return slots
+    return int(free * _STATE_TO_KV / (1 + _STATE_TO_KV)) // state_bytes

@@ -1,0 +1,26 @@
+"""Which models SGLang builds with more copies of their ends than a pipeline needs.
+
+Source: SGLang 0.5.23 `srt/models/*.py`.
+"""
+
+from __future__ import annotations
+
+from partitune.costs.memory import EdgeCopies
+from partitune.models.architecture import Architecture
+
+_EMBEDDING = frozenset({"MiniMaxM2ForCausalLM", "Qwen3NextForCausalLM"})
+_HEAD = frozenset(
+    {
+        "Glm4MoeForCausalLM",
+        "GptOssForCausalLM",
+        "MixtralForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "Qwen3NextForCausalLM",
+    }
+)
+
+
+def edge_copies(architecture: Architecture) -> EdgeCopies:
+    """What SGLang builds on every stage."""
+    name = architecture.architecture
+    return EdgeCopies(embedding=name in _EMBEDDING, head=name in _HEAD, tower=False)
