@@ -9,24 +9,20 @@ Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, the loop over WAITIN
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from partitune.engines.vllm.scheduler.chunks import next_chunk
 from partitune.engines.vllm.scheduler.cohort import Live
 from partitune.engines.vllm.scheduler.prefix_cache import Hit
-
-if TYPE_CHECKING:
-    from partitune.engines.vllm.scheduler.scheduler import Limits, Scheduler
+from partitune.engines.vllm.scheduler.queues import Limits, Queues
 
 
-def admit(scheduler: Scheduler, limits: Limits) -> list[tuple[Live, int]]:
+def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
     """Move requests from waiting to running while tokens, seats and blocks last; returns their first chunks."""
-    settings, waiting, cache = scheduler.settings, scheduler.waiting, scheduler.pool.cache
+    settings, waiting, cache = queues.settings, queues.waiting, queues.pool.cache
     chunks: list[tuple[Live, int]] = []
     skipped: list[Live] = []
-    while waiting and limits.tokens > 0 and limits.requests > 0 and len(scheduler.running) < settings.max_num_seqs:
+    while waiting and limits.tokens > 0 and limits.requests > 0 and len(queues.running) < settings.max_num_seqs:
         live = waiting[0]
-        if live.last_step > scheduler.delivered_step:  # preempted, with tokens still in flight
+        if live.last_step > queues.delivered_step:  # preempted, with tokens still in flight
             live.deferred = True
             skipped.append(waiting.popleft())
             continue
@@ -41,17 +37,17 @@ def admit(scheduler: Scheduler, limits: Limits) -> list[tuple[Live, int]]:
         if not settings.enable_chunked_prefill and new > limits.tokens:
             break
         new = next_chunk(settings, live, limits.tokens, limits.threshold)
-        if new == 0 or not _blocks_for(scheduler, live, hit, new):
+        if new == 0 or not _blocks_for(queues, live, hit, new):
             if hit.tokens and (settings.align_chunks or not settings.reserve_full_isl):
-                scheduler.quiet_steps = 0  # it needs less as soon as less of its prompt is found
+                queues.quiet_steps = 0  # it needs less as soon as less of its prompt is found
             break
-        scheduler.running.append(waiting.popleft())
-        scheduler.reading.append(live)
+        queues.running.append(waiting.popleft())
+        queues.reading.append(live)
         live.reading = True
         live.deferred = False
         if cache is not None and not live.preempted:
-            scheduler.prefix_queries += live.to_compute
-            scheduler.prefix_hits += hit.tokens
+            queues.prefix_queries += live.to_compute
+            queues.prefix_hits += hit.tokens
         chunks.append((live, new))
         limits.spend(new, decodes=False)
     waiting.extendleft(reversed(skipped))
@@ -62,12 +58,12 @@ def admit(scheduler: Scheduler, limits: Limits) -> list[tuple[Live, int]]:
 _NOTHING = Hit()
 
 
-def _blocks_for(scheduler: Scheduler, live: Live, hit: Hit, new: int) -> bool:
+def _blocks_for(queues: Queues, live: Live, hit: Hit, new: int) -> bool:
     """Give `live` the blocks of its first chunk; False when they, or those of its whole prompt, are not free."""
-    settings, pool = scheduler.settings, scheduler.pool
-    if hit.states is not None and settings.align_chunks and hit.states.step == scheduler.step:
+    settings, pool = queues.settings, queues.pool
+    if hit.states is not None and settings.align_chunks and hit.states.step == queues.step:
         return False  # states written in this very step
-    free = pool.free - hit.free_blocks - (pool.watermark if scheduler.running else 0)
+    free = pool.free - hit.free_blocks - (pool.watermark if queues.running else 0)
     if settings.reserve_full_isl and pool.admission_blocks(live.to_compute) - hit.blocks > free:
         return False
     blocks = pool.blocks(hit.tokens + new, new)
@@ -76,5 +72,5 @@ def _blocks_for(scheduler: Scheduler, live: Live, hit: Hit, new: int) -> bool:
     if hit.tokens:
         pool.adopt(live, hit)
     pool.hold(live, blocks)
-    scheduler.write(live, new)
+    queues.write(live, new)
     return True

@@ -9,12 +9,9 @@ whole cohort does not.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
 
+from partitune.engines.vllm.scheduler.cached import Cached, Stretch
 from partitune.simulation.request import Request
-
-if TYPE_CHECKING:
-    from partitune.engines.vllm.scheduler.prefix_cache import Cached, Stretch
 
 
 class Live:

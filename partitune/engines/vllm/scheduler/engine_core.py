@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from partitune.costs.cost_model import StageCosts
-from partitune.engines.vllm.scheduler.fast_forward import cruise
+from partitune.engines.vllm.scheduler.fast_forward import fast_forward
 from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
 from partitune.engines.vllm.scheduler.kv_pool import KvPool
 from partitune.engines.vllm.scheduler.state import EngineState
-from partitune.engines.vllm.scheduler.traced import ObservedState
+from partitune.engines.vllm.scheduler.traced import TracedState
 from partitune.errors import OutOfMemory, SpecError, Stalled
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
@@ -57,9 +57,9 @@ def simulate(
         raise SpecError(f"concurrency is {concurrency}; it must be 1 or more")
     _check(requests, settings, costs)
     if record_timeline:
-        observed = ObservedState(requests, settings, costs, overheads, concurrency, context_step)
-        _loop(observed)
-        return replace(observed.result(requests), timeline=observed.timeline())
+        traced = TracedState(requests, settings, costs, overheads, concurrency, context_step)
+        _loop(traced)
+        return replace(traced.result(requests), timeline=traced.timeline())
     state = EngineState(requests, settings, costs, overheads, concurrency, context_step, record_steps)
     _loop(state)
     return state.result(requests)
@@ -105,7 +105,7 @@ def _loop(state: EngineState) -> None:
     idle = 0
     while True:
         if scheduler.quiet_steps >= slots:
-            cruise(state)
+            fast_forward(state)
         state.send_due()
         if not scheduler.has_requests():
             if queue:

@@ -9,21 +9,18 @@ Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, the loop over RUNNIN
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
 from partitune.engines.vllm.scheduler.inputs import SchedulingPolicy
+from partitune.engines.vllm.scheduler.queues import Limits, Queues
 from partitune.engines.vllm.scheduler.waiting import rank
 
-if TYPE_CHECKING:
-    from partitune.engines.vllm.scheduler.scheduler import Limits, Scheduler
 
+class ExactStep:
+    """One pass over the running requests."""
 
-class Walk:
-    """One walk over the running requests."""
-
-    def __init__(self, scheduler: Scheduler, due: list[Cohort], limits: Limits) -> None:
-        self._scheduler = scheduler
+    def __init__(self, queues: Queues, due: list[Cohort], limits: Limits) -> None:
+        self._queues = queues
         self._due = due
         self._limits = limits
         self._turn: set[Cohort | None] = set(due)
@@ -32,8 +29,8 @@ class Walk:
 
     def run(self) -> tuple[list[Cohort], list[tuple[Live, int]]]:
         """Whole cohorts that are in the step, and prompt chunks; takes them off the limits."""
-        scheduler, limits = self._scheduler, self._limits
-        running, pool = scheduler.running, scheduler.pool
+        queues, limits = self._queues, self._limits
+        running, pool = queues.running, queues.pool
         index = 0
         while index < len(running) and limits.tokens > 0 and limits.requests > 0:
             live = running[index]
@@ -43,7 +40,7 @@ class Walk:
                     new = 1
                     blocks = pool.blocks(live.context + 1)
             elif live.reading:
-                new = scheduler.chunk(live, limits)
+                new = queues.chunk(live, limits)
                 blocks = pool.blocks(live.computed + new, live.in_flight + new)
             if new:
                 while blocks - live.held > pool.free:
@@ -58,23 +55,23 @@ class Walk:
         return self._split(), list(self._chunks.items())
 
     def _victim(self) -> Live:
-        running = self._scheduler.running
-        if self._scheduler.settings.scheduling_policy is SchedulingPolicy.PRIORITY:
+        running = self._queues.running
+        if self._queues.settings.scheduling_policy is SchedulingPolicy.PRIORITY:
             return max(running, key=rank)
         return running[-1]
 
     def _grant(self, live: Live, new: int, blocks: int) -> None:
-        self._scheduler.hold(live, blocks)
+        self._queues.pool.hold(live, blocks)
         if live.reading:
             self._chunks[live] = new
-            self._scheduler.write(live, new)
+            self._queues.write(live, new)
         else:
             self._granted[live] = None
         self._limits.spend(new, decodes=not live.reading)
 
     def _give_up(self, victim: Live) -> None:
         """Preempt `victim`; what this step had for it goes to others."""
-        caches = self._scheduler.pool.cache is not None
+        caches = self._queues.pool.cache is not None
         cached_tokens = victim.cached_tokens if caches else 0
         if victim in self._granted:
             del self._granted[victim]
@@ -84,7 +81,7 @@ class Walk:
             new = self._chunks.pop(victim)
             self._limits.spend(-new, decodes=False)
             cached_tokens += new
-        self._scheduler.preempt(victim, cached_tokens)
+        self._queues.preempt(victim, cached_tokens)
 
     def _split(self) -> list[Cohort]:
         """Cohorts made of exactly the granted members; who was left out stays due."""
@@ -97,11 +94,11 @@ class Walk:
                 if chosen:
                     part = Cohort()
                     part.token_s = cohort.token_s
-                    move(chosen, part, self._scheduler.settings.block_size)
+                    move(chosen, part, self._queues.settings.block_size)
                     whole.append(part)
             elif chosen:
                 whole.append(cohort)
-        self._scheduler.due.extendleft(reversed(left_out))
+        self._queues.due.extendleft(reversed(left_out))
         return whole
 
 

@@ -22,7 +22,7 @@ _WORTHWHILE = 3
 _TOGETHER = 1e-9
 
 
-def cruise(state: EngineState) -> None:
+def fast_forward(state: EngineState) -> None:
     """Run ahead as long as nothing but whole cohorts decoding happens; leaves `state` as the loop would."""
     scheduler = state.scheduler
     ring = None
@@ -59,7 +59,7 @@ def _legs(state: EngineState, ring: Sequence[Cohort | None]) -> None:
 def _settle(state: EngineState, lives: Sequence[Live]) -> None:
     """Give every request the blocks it really holds by now."""
     for live in lives:
-        state.scheduler.hold(live, state.scheduler.pool.blocks(live.context))
+        state.scheduler.pool.hold(live, state.scheduler.pool.blocks(live.context))
 
 
 def _ring(state: EngineState) -> list[Cohort | None] | None:

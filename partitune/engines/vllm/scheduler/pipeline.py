@@ -134,7 +134,7 @@ class Pipeline:
         return self._costs.stages
 
 
-class ObservedPipeline(Pipeline):
+class TracedPipeline(Pipeline):
     """A pipeline that keeps every batch's way through it."""
 
     def __init__(

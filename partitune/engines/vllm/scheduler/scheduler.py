@@ -4,24 +4,20 @@ Decision: one step has a quick way and an exact way. When everything that could 
 KV blocks, order does not matter and whole cohorts are scheduled at once; otherwise the running list is walked in its
 order, request by request, with preemption, exactly as the engine does it. Both end in the same step.
 
-Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, _preempt_request, update_from_output) and
+Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, update_from_output) and
 `async_scheduler.py`; held to the recorded schedules and to tests/reference_simulator.py.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import deque
 from dataclasses import dataclass
 
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.admission import admit
-from partitune.engines.vllm.scheduler.chunks import next_chunk
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live, crossing_key
-from partitune.engines.vllm.scheduler.exact_step import Walk, move
+from partitune.engines.vllm.scheduler.exact_step import ExactStep, move
 from partitune.engines.vllm.scheduler.inputs import BatchCap, SchedulerSettings
-from partitune.engines.vllm.scheduler.kv_pool import KvPool
-from partitune.engines.vllm.scheduler.waiting import Waiting
+from partitune.engines.vllm.scheduler.queues import Limits, Queues
 
 
 @dataclass(slots=True)
@@ -42,43 +38,14 @@ class Plan:
         return self.decodes + len(self.chunks)
 
 
-@dataclass(slots=True)
-class Limits:
-    """What a step may still hold."""
-
-    tokens: int
-    threshold: int  # most tokens of one prompt chunk; 0: no such limit
-    requests: int = sys.maxsize
-    decodes: int = sys.maxsize
-    no_prompts: bool = False  # neither chunks nor newcomers
-
-    def spend(self, tokens: int, *, decodes: bool) -> None:
-        """One request takes `tokens`; negative: gives them back."""
-        requests = 1 if tokens > 0 else -1
-        self.tokens -= tokens
-        self.requests -= requests
-        if decodes:
-            self.decodes -= requests
-
-
-class Scheduler:
+class Scheduler(Queues):
     """The scheduler of one engine core."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        self.settings = settings
-        self.pool = KvPool(settings)
-        self.waiting = Waiting(settings.scheduling_policy)
-        self.running: list[Live] = []  # in order of admission
-        self.reading: list[Live] = []  # those of `running` whose prompt is not read to its end
-        self.due: deque[Cohort] = deque()  # cohorts that may be scheduled, ordered by eligible_step
-        self.step = 0
-        self.delivered_step = 0
+        super().__init__(settings)
         self.finished_unflushed = False  # the engine tells the workers in one more step
-        self.preemptions = 0
-        self.prefix_queries = self.prefix_hits = 0
         self.wave_step = 0  # since when there was always a request to serve
         self.waiting_bound = False  # the last step that could admit prompts left some waiting
-        self.quiet_steps = 0  # since anything but whole cohorts decoding happened
         # R1 schedules past a request's last token, but never past the model's length.
         self.at_length_limit = False
         self.cadence = {Regime.R1: 1, Regime.R3: settings.stages}.get(settings.regime, 0)
@@ -119,7 +86,7 @@ class Scheduler:
             else:
                 self.quiet_steps = 0
                 before = self.preemptions
-                due, chunks = Walk(self, due, limits).run()
+                due, chunks = ExactStep(self, due, limits).run()
                 preempted = self.preemptions > before
         if self.waiting and not preempted:
             chunks += admit(self, limits)
@@ -166,12 +133,6 @@ class Scheduler:
                 taken.append(cohort)
         return taken
 
-    def chunk(self, live: Live, limits: Limits) -> int:
-        """Prompt tokens that a running request reads next."""
-        if limits.no_prompts or self.step < live.eligible_step:
-            return 0
-        return next_chunk(self.settings, live, limits.tokens, limits.threshold)
-
     def _allocate_all(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> bool:
         """Give every decode and chunk its blocks, or nobody."""
         pool, block = self.pool, self.settings.block_size
@@ -209,29 +170,6 @@ class Scheduler:
             self.pool.hold(live, blocks)
             if live in reads:
                 self.write(live, reads[live])
-
-    def hold(self, live: Live, blocks: int) -> None:
-        """Give `live` so many blocks in all."""
-        self.pool.hold(live, blocks)
-
-    def write(self, live: Live, new: int) -> None:
-        """A chunk of `new` tokens got its blocks: what it fills can be found from now on."""
-        if self.pool.cache is not None:
-            self.pool.cache.write(live, live.computed, live.computed + new, self.step, self.pool.free)
-
-    def preempt(self, live: Live, cached_tokens: int) -> None:
-        """Take everything from a running request; it will read prompt and output again."""
-        self.running.remove(live)
-        if live.cohort is not None:
-            live.cohort.remove(live, self.settings.block_size)
-        if live.reading:
-            self.reading.remove(live)
-            live.reading = False
-        self.pool.release(live, cached_tokens, comes_back=True)
-        live.computed = 0
-        live.preempted = True
-        self.waiting.put_back(live)
-        self.preemptions += 1
 
     def _commit(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> Plan:
         """Advance everyone in the step; who samples in it is one cohort from now on."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
-from partitune.engines.vllm.scheduler.pipeline import ObservedPipeline
+from partitune.engines.vllm.scheduler.pipeline import TracedPipeline
 from partitune.engines.vllm.scheduler.scheduler import Plan
 from partitune.engines.vllm.scheduler.state import EngineState
 from partitune.simulation.overheads import Overheads
@@ -18,7 +18,7 @@ from partitune.simulation.request import Request
 from partitune.simulation.timeline import CoreActivity, CoreSlice, Timeline, TracedBatch
 
 
-class ObservedState(EngineState):
+class TracedState(EngineState):
     """`EngineState` that also keeps a timeline; keeps its steps too, which rules out running ahead."""
 
     def __init__(
@@ -31,7 +31,7 @@ class ObservedState(EngineState):
         context_step: int,
     ) -> None:
         super().__init__(requests, settings, costs, overheads, concurrency, context_step, True)
-        self.pipeline = self._observed = ObservedPipeline(
+        self.pipeline = self._traced = TracedPipeline(
             settings.regime, costs, overheads, broadcasts_chunks=settings.broadcasts_chunks
         )
         self._batches: list[TracedBatch] = []
@@ -66,13 +66,13 @@ class ObservedState(EngineState):
                 decodes=plan.decodes,
                 ready_s=ready_s,
                 dispatch_s=self.now,
-                crossing=self._observed.crossings[-1],
+                crossing=self._traced.crossings[-1],
             )
         )
         self._next_s |= dict.fromkeys(requests, self.now)
         if plan.cohort is not None:
             out_s, _ = self.queue[-1]
-            end_s = self._observed.crossings[-1].ends[-1]
+            end_s = self._traced.crossings[-1].ends[-1]
             token_s = end_s + self.overheads.broadcast_s if self.settings.regime.asynchronous else out_s
             self._next_s |= {live.request.id: token_s for live in plan.cohort.members}
         self._scheduled_s, self._read_prompts = self.now, bool(plan.chunks)
