@@ -14,7 +14,7 @@ import numpy as np
 
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.vllm.pipelining import Regime
-from partitune.engines.vllm.scheduler.inputs import BatchCap, SchedulerSettings, SchedulingPolicy
+from partitune.engines.vllm.scheduler.inputs import SchedulerSettings, SchedulingPolicy
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
 from partitune.simulation.run import RequestTimes, Run, Step
@@ -249,18 +249,12 @@ class Scheduler:
         self.cache.step = self.step
         throttle = s.prefill_schedule_interval > 1 and self.turn % s.prefill_schedule_interval != 0
         defer = throttle and not self.capacity_bound and any(not seq.reading for seq in self.running)
-        unfinished = len(self.running) + len(self.waiting)
-        most = most_decodes = 1 << 30
-        if s.batch_cap is BatchCap.DECODE and s.stages > 1 and s.regime is Regime.R3:
-            most_decodes = ceil_div(s.max_num_seqs, s.stages)
-        if s.batch_cap is BatchCap.ALL and s.stages > 1 and s.regime in (Regime.R3, Regime.R4):
-            most = ceil_div(min(unfinished, s.max_num_seqs), s.stages)
         budget = s.max_num_batched_tokens
         threshold = s.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
         rows: dict[Tracked, int] = {}
         preempted = False
         index = 0
-        while index < len(self.running) and budget > 0 and len(rows) < most:
+        while index < len(self.running) and budget > 0:
             seq = self.running[index]
             confirmed = seq.computed + 2 - seq.placeholders
             known_end = seq.request.prompt_tokens + seq.request.output_tokens
@@ -271,9 +265,6 @@ class Scheduler:
                 index += 1
                 continue
             if defer and seq.reading:
-                index += 1
-                continue
-            if not seq.reading and sum(not each.reading for each in rows) >= most_decodes:
                 index += 1
                 continue
             new = seq.tokens + seq.placeholders - seq.computed
@@ -305,7 +296,7 @@ class Scheduler:
             skipped: deque[Tracked] = deque()
             if s.scheduling_policy is SchedulingPolicy.PRIORITY:
                 self.waiting = deque(sorted(self.waiting, key=rank))
-            while budget > 0 and self.waiting and len(self.running) < s.max_num_seqs and len(rows) < most:
+            while budget > 0 and self.waiting and len(self.running) < s.max_num_seqs:
                 seq = self.waiting[0]
                 if seq.stale:
                     seq.deferred = True

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from partitune.candidate import Knob
-from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS, BatchCap
+from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS
 from partitune.errors import SpecError
 from partitune.hardware.links import link
 from partitune.planning.problem import Problem
@@ -113,33 +113,6 @@ class TestAsyncScheduling:
         without = [self.study_load(32, budget, asynchronous=False) for budget in (16384, 1024)]
         assert with_broadcast[1] < 1.05 * with_broadcast[0]
         assert without[1] > 1.5 * without[0]
-
-
-class TestCohortCaps:
-    """Check 4: vllm PR 57433 and 50410 (row 13), Kimi-K3 on 32 B200, TP8 PP4, 25,25,25,18, max_num_seqs 32.
-
-    At most ceil(32 / 4) = 8 decodes a step: +22.95 % output tok/s; a share of all requests, prompts too: -8.2 %. The
-    row has a draft model and a trace whose prompts are mostly cached, so its two halves are two loads here: one that
-    decodes, one that reads.
-    """
-
-    PARTITION = (25, 25, 25, 18)
-
-    def tok_s(self, load: Mapping[str, Any], cap: BatchCap = BatchCap.NONE) -> float:
-        flags = {"max_num_batched_tokens": 16384, "max_num_seqs": 32, "max_model_len": 131072}
-        posed = problem("kimi-k3", "B200", load, tp=8, pp=4, nodes=4, flags=flags)
-        settings = replace(settings_of(posed, self.PARTITION), batch_cap=cap)
-        return output_tok_s(simulated(posed, settings, partition=self.PARTITION))
-
-    def test_a_cap_on_decodes_evens_the_cohorts(self) -> None:
-        load = closed(150, 256, 1024, 64, spread=0.8)
-        assert 1.10 < self.tok_s(load, BatchCap.DECODE) / self.tok_s(load) < 1.30
-
-    def test_a_cap_on_prompts_too_loses(self) -> None:
-        load = closed(150, 8192, 350, 64, spread=0.8)
-        natural = self.tok_s(load)
-        assert 0.80 < self.tok_s(load, BatchCap.ALL) / natural < 0.99
-        assert self.tok_s(load, BatchCap.DECODE) > natural
 
 
 class TestPipelineAgainstTensorParallel:

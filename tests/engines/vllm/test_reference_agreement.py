@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import BatchCap, SchedulerSettings, SchedulingPolicy
+from partitune.engines.vllm.scheduler.inputs import SchedulerSettings, SchedulingPolicy
 from partitune.errors import OutOfMemory
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request, SharedPrefix
@@ -94,7 +94,6 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
         enable_prefix_caching=draw(st.booleans()),
         scheduling_policy=draw(st.sampled_from(SchedulingPolicy)),
         prefill_schedule_interval=draw(st.sampled_from([1, 1, 3, 8])),
-        batch_cap=draw(st.sampled_from(BatchCap)),
         capture_sizes=draw(st.sampled_from([(), (), (1, 2, 4, 8), (4, 6)])),
     )
     costs = DyadicCosts(

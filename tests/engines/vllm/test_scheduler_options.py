@@ -6,7 +6,7 @@ Every stage takes one second a batch and nothing else takes time, so a step's di
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import BatchCap, SchedulerSettings, SchedulingPolicy
+from partitune.engines.vllm.scheduler.inputs import SchedulerSettings, SchedulingPolicy
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request, SharedPrefix
@@ -52,26 +52,6 @@ def tokens(result: Run) -> list[dict[str, int]]:
 
 def burst(count: int, prompt: int, output: int) -> list[Request]:
     return [Request(str(number), 0.0, prompt, output) for number in range(count)]
-
-
-class TestBatchCaps:
-    def test_established_decodes_take_turns(self) -> None:
-        # PR 57433: the prompts go together, then ceil(4 / 2) decodes a step, and each waits its two steps (R3).
-        result = run(burst(4, 10, 3), settings(Regime.R3, 2, max_num_seqs=4, batch_cap=BatchCap.DECODE))
-        first, second = {"0": 1, "1": 1}, {"2": 1, "3": 1}
-        assert tokens(result) == [dict.fromkeys("0123", 10), first, second, first, second]
-
-    def test_all_requests_take_turns(self) -> None:
-        # PR 50410: a stage's share of four unfinished requests is two, prompts too.
-        result = run(burst(4, 10, 3), settings(Regime.R3, 2, max_num_seqs=4, batch_cap=BatchCap.ALL))
-        assert [sorted(step) for step in tokens(result)] == [["0", "1"], ["2", "3"]] * 3
-        assert result.makespan_s == 7.0  # two stages, six batches on end
-
-    @pytest.mark.parametrize(("regime", "stages"), [(Regime.R1, 2), (Regime.R2, 2), (Regime.R4, 2), (Regime.R3, 1)])
-    def test_a_cap_on_decodes_is_for_the_async_v2_runner(self, regime: Regime, stages: int) -> None:
-        plain = settings(regime, stages, max_num_seqs=4)
-        loads = burst(4, 10, 3)
-        assert tokens(run(loads, plain)) == tokens(run(loads, replace(plain, batch_cap=BatchCap.DECODE)))
 
 
 class TestPriority:

@@ -20,7 +20,7 @@ def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
     settings, waiting, cache = queues.settings, queues.waiting, queues.pool.cache
     chunks: list[tuple[Live, int]] = []
     skipped: list[Live] = []
-    while waiting and limits.tokens > 0 and limits.requests > 0 and len(queues.running) < settings.max_num_seqs:
+    while waiting and limits.tokens > 0 and len(queues.running) < settings.max_num_seqs:
         live = waiting[0]
         if live.last_step > queues.delivered_step:  # preempted, with tokens still in flight
             live.deferred = True
@@ -49,7 +49,7 @@ def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
             queues.prefix_queries += live.to_compute
             queues.prefix_hits += hit.tokens
         chunks.append((live, new))
-        limits.spend(new, decodes=False)
+        limits.tokens -= new
     waiting.extendleft(reversed(skipped))
     return chunks
 

@@ -32,13 +32,12 @@ class ExactStep:
         queues, limits = self._queues, self._limits
         running, pool = queues.running, queues.pool
         index = 0
-        while index < len(running) and limits.tokens > 0 and limits.requests > 0:
+        while index < len(running) and limits.tokens > 0:
             live = running[index]
             new = blocks = 0
             if live.cohort in self._turn:
-                if limits.decodes > 0:
-                    new = 1
-                    blocks = pool.blocks(live.context + 1)
+                new = 1
+                blocks = pool.blocks(live.context + 1)
             elif live.reading:
                 new = queues.chunk(live, limits)
                 blocks = pool.blocks(live.computed + new, live.in_flight + new)
@@ -67,7 +66,7 @@ class ExactStep:
             self._queues.write(live, new)
         else:
             self._granted[live] = None
-        self._limits.spend(new, decodes=not live.reading)
+        self._limits.tokens -= new
 
     def _give_up(self, victim: Live) -> None:
         """Preempt `victim`; what this step had for it goes to others."""
@@ -75,11 +74,11 @@ class ExactStep:
         cached_tokens = victim.cached_tokens if caches else 0
         if victim in self._granted:
             del self._granted[victim]
-            self._limits.spend(-1, decodes=True)
+            self._limits.tokens += 1
             cached_tokens = victim.prompt + victim.delivered
         elif victim in self._chunks:
             new = self._chunks.pop(victim)
-            self._limits.spend(-new, decodes=False)
+            self._limits.tokens += new
             cached_tokens += new
         self._queues.preempt(victim, cached_tokens)
 

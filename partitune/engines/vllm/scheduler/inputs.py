@@ -22,14 +22,6 @@ class SchedulingPolicy(StrEnum):
     PRIORITY = "priority"  # by Request.priority, then by arrival; the last in that order is preempted
 
 
-class BatchCap(StrEnum):
-    """Open proposals to spread requests over the batches in flight; both for the V2 runner and several stages only."""
-
-    NONE = "none"  # vLLM 0.33: a batch takes what fits its tokens
-    DECODE = "decode"  # PR 57433, async only: at most ceil(max_num_seqs / stages) running decodes in a step
-    ALL = "all"  # PR 50410: at most a stage's share of the unfinished requests, prompts and decodes alike, in a step
-
-
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """The engine's scheduler and KV cache, as vLLM 0.33.0 `config/scheduler.py` and `config/cache.py` spell them.
@@ -63,7 +55,6 @@ class SchedulerSettings:
     scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
     prefill_schedule_interval: int = 1  # prompts only every so many steps while others decode; the engine heeds it
     # with data parallelism only
-    batch_cap: BatchCap = BatchCap.NONE
     capture_sizes: tuple[int, ...] = ()  # decode batches that have a CUDA graph, ascending; smaller ones are padded
 
     def __post_init__(self) -> None:

@@ -8,7 +8,6 @@ Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (_preempt_request).
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from dataclasses import dataclass
 
@@ -25,17 +24,7 @@ class Limits:
 
     tokens: int
     threshold: int  # most tokens of one prompt chunk; 0: no such limit
-    requests: int = sys.maxsize
-    decodes: int = sys.maxsize
     no_prompts: bool = False  # neither chunks nor newcomers
-
-    def spend(self, tokens: int, *, decodes: bool) -> None:
-        """One request takes `tokens`; negative: gives them back."""
-        requests = 1 if tokens > 0 else -1
-        self.tokens -= tokens
-        self.requests -= requests
-        if decodes:
-            self.decodes -= requests
 
 
 class Queues:

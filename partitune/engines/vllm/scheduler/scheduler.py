@@ -16,7 +16,7 @@ from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.admission import admit
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live, crossing_key
 from partitune.engines.vllm.scheduler.exact_step import ExactStep, move
-from partitune.engines.vllm.scheduler.inputs import BatchCap, SchedulerSettings
+from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
 from partitune.engines.vllm.scheduler.queues import Limits, Queues
 
 
@@ -79,10 +79,8 @@ class Scheduler(Queues):
             if not limits.no_prompts:
                 chunks = [(live, new) for live in self.reading if (new := self.chunk(live, limits))]
             wanted = decodes + sum(new for _, new in chunks)
-            fits = decodes <= limits.decodes and decodes + len(chunks) <= limits.requests and wanted <= limits.tokens
-            if fits and self._allocate_all(due, chunks):
+            if wanted <= limits.tokens and self._allocate_all(due, chunks):
                 limits.tokens -= wanted
-                limits.requests -= decodes + len(chunks)
             else:
                 self.quiet_steps = 0
                 before = self.preemptions
@@ -104,14 +102,9 @@ class Scheduler(Queues):
     def _limits(self) -> Limits:
         """What the step to come may hold."""
         settings = self.settings
-        unfinished = len(self.running) + len(self.waiting)
-        threshold = settings.long_prefill_token_threshold if unfinished > 1 else 0
+        several = len(self.running) + len(self.waiting) > 1
+        threshold = settings.long_prefill_token_threshold if several else 0
         limits = Limits(settings.max_num_batched_tokens, threshold)
-        if settings.batch_cap is not BatchCap.NONE and settings.stages > 1:
-            if settings.batch_cap is BatchCap.DECODE and settings.regime is Regime.R3:
-                limits.decodes = -(-settings.max_num_seqs // settings.stages)
-            elif settings.batch_cap is BatchCap.ALL and settings.regime in (Regime.R3, Regime.R4):
-                limits.requests = -(-min(unfinished, settings.max_num_seqs) // settings.stages)
         interval = settings.prefill_schedule_interval
         if interval > 1 and (self.step - self.wave_step) % interval and not self.waiting_bound:
             limits.no_prompts = len(self.reading) < len(self.running)

@@ -1,6 +1,6 @@
 """Everything that changes while one engine runs, and how a step is sent to its stages.
 
-Decision: the state is one plain object that both the loop (engine_core.py) and its shortcut (fast_forward.py) work on, so
+Decision: the state is one plain object that the loop (engine_core.py) and its shortcut (fast_forward.py) work on, so
 that the shortcut can leave it exactly as the loop would have.
 """
 
