@@ -8,7 +8,7 @@ to fit the card, which no utilisation setting protects; serving needs something 
 hold) lowers the budget only where utilisation would have reached it; vLLM would not start there, so the stage says
 which utilisation does. SGLang (`static_share`) cuts the card in two before it loads: weights and KV in a share of the
 memory free then (the least of any stage), what a batch needs in the rest (0.5.23 `mem_cache/kv_cache_configurator.py`
-_profile_available_bytes). What an engine builds on more stages than need it is a setting (`EdgeCopies`): the engines'
+_profile_available_bytes). What an engine builds on more stages than need it is a setting (`ReplicatedEmbeddings`): the engines'
 rooms know which. A solver asks for every (stage, first, stop), so the same terms come as arrays too.
 """
 
@@ -42,7 +42,7 @@ _BYTES_PER_LOGIT = 2 + 4 + 4
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeCopies:
+class ReplicatedEmbeddings:
     """What an engine builds on stages that do not need it, by model class and release."""
 
     embedding: bool = False  # on every stage, not only the first (and the last of a tied one)
@@ -62,7 +62,7 @@ class MemorySettings:
     drafter: bool = False  # the checkpoint's MTP module is loaded: on the last stage
     drafter_embedding: bool = False  # the drafter there reads the target's embedding
     vision: bool = True  # the vision tower, where the checkpoint has one, is loaded: on the first stage
-    copies: EdgeCopies = EdgeCopies()
+    copies: ReplicatedEmbeddings = ReplicatedEmbeddings()
 
 
 @dataclass(frozen=True, slots=True)

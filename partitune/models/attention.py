@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from partitune.models.architecture import Attention, AttentionBlock
 from partitune.models.quantisation import Quantisation
-from partitune.models.weight_counter import Tally
+from partitune.models.weight_counter import WeightCounter
 
 KV_ELEMENT_BYTES = 2
 
@@ -75,30 +75,30 @@ def grouped_query(
         owns_kv: False when the layer reads the cache of an earlier one.
         indexer: MiniMax-M3's block indexer.
     """
-    tally = Tally(quantisation, module)
+    counter = WeightCounter(quantisation, module)
     query, key, value = (shape.heads * shape.width, shape.kv_heads * shape.width, shape.kv_heads * shape.values)
-    tally.matrix("q_proj", query, shape.hidden, bias=qkv_bias)
+    counter.matrix("q_proj", query, shape.hidden, bias=qkv_bias)
     if owns_kv:
-        tally.matrix("k_proj", key, shape.hidden, bias=qkv_bias)
-        tally.matrix("v_proj", value, shape.hidden, bias=qkv_bias)
-    tally.matrix("o_proj", shape.hidden, shape.heads * shape.values, bias=output_bias)
+        counter.matrix("k_proj", key, shape.hidden, bias=qkv_bias)
+        counter.matrix("v_proj", value, shape.hidden, bias=qkv_bias)
+    counter.matrix("o_proj", shape.hidden, shape.heads * shape.values, bias=output_bias)
     if gate_outputs:
-        tally.matrix("g_proj", gate_outputs, shape.hidden)
-    tally.vector(norm_params)
+        counter.matrix("g_proj", gate_outputs, shape.hidden)
+    counter.vector(norm_params)
     kv_bytes = KV_ELEMENT_BYTES * (key + value) if owns_kv else 0
     if indexer is not None:
-        tally.matrix("index_q_proj", indexer.heads * indexer.width, shape.hidden)
+        counter.matrix("index_q_proj", indexer.heads * indexer.width, shape.hidden)
         # One key head for all ranks (vLLM 0.32 `layers/linear.py`, MinimaxM3QKVParallelLinearWithIndexer).
-        tally.matrix("index_k_proj", indexer.width, shape.hidden, whole=True)
-        tally.vector(2 * indexer.width, whole=True)
+        counter.matrix("index_k_proj", indexer.width, shape.hidden, whole=True)
+        counter.vector(2 * indexer.width, whole=True)
         kv_bytes += KV_ELEMENT_BYTES * indexer.width
     plain = Attention.FULL if window is None else Attention.SLIDING
     return AttentionBlock(
         kind=Attention.SPARSE if indexer else plain,
-        params=tally.params,
-        weight_bytes=tally.weight_bytes,
-        dtype=tally.dtype,
-        flops_per_token=tally.flops_per_token,
+        params=counter.params,
+        weight_bytes=counter.weight_bytes,
+        dtype=counter.dtype,
+        flops_per_token=counter.flops_per_token,
         flops_per_pair=2.0 * shape.heads * (shape.width + shape.values),
         kv_bytes_per_token=kv_bytes,
         shards=shape.kv_heads,
@@ -106,8 +106,8 @@ def grouped_query(
         window=window,
         topk=indexer.topk if indexer else None,
         indexer_flops_per_pair=2.0 * indexer.heads * indexer.width if indexer else 0.0,
-        replicated_bytes=tally.replicated_bytes,
-        matrices=tally.matrices,
+        replicated_bytes=counter.replicated_bytes,
+        matrices=counter.matrices,
     )
 
 
@@ -151,21 +151,21 @@ def latent(
     whole indexer. `flops_per_pair` is that of expanded keys and values, which the engines use in prefill; sparse
     attention works on the latent itself (all of it: vLLM 0.32 `deepseek_v2.py`, ReplicatedLinear and disable_tp).
     """
-    tally = Tally(quantisation, module)
+    counter = WeightCounter(quantisation, module)
     width = shape.nope + shape.rope
     if shape.q_rank is None:
-        tally.matrix("q_proj", shape.heads * width, shape.hidden)
+        counter.matrix("q_proj", shape.heads * width, shape.hidden)
     else:
-        tally.matrix("q_a_proj", shape.q_rank, shape.hidden, bias=qkv_bias, whole=True)
-        tally.matrix("q_b_proj", shape.heads * width, shape.q_rank)
-        tally.vector(shape.q_rank, whole=True)
+        counter.matrix("q_a_proj", shape.q_rank, shape.hidden, bias=qkv_bias, whole=True)
+        counter.matrix("q_b_proj", shape.heads * width, shape.q_rank)
+        counter.vector(shape.q_rank, whole=True)
     if owns_kv:
-        tally.matrix("kv_a_proj_with_mqa", shape.kv_rank + shape.rope, shape.hidden, bias=qkv_bias, whole=True)
-        tally.vector(shape.kv_rank, whole=True)
-    tally.matrix("kv_b_proj", shape.heads * (shape.nope + shape.value), shape.kv_rank)
-    tally.matrix("o_proj", shape.hidden, shape.heads * shape.value, bias=qkv_bias)
+        counter.matrix("kv_a_proj_with_mqa", shape.kv_rank + shape.rope, shape.hidden, bias=qkv_bias, whole=True)
+        counter.vector(shape.kv_rank, whole=True)
+    counter.matrix("kv_b_proj", shape.heads * (shape.nope + shape.value), shape.kv_rank)
+    counter.matrix("o_proj", shape.hidden, shape.heads * shape.value, bias=qkv_bias)
     if output_gate:
-        tally.matrix("g_proj", shape.heads * shape.value, shape.hidden)
+        counter.matrix("g_proj", shape.heads * shape.value, shape.hidden)
     kv_bytes = KV_ELEMENT_BYTES * (shape.kv_rank + shape.rope) if owns_kv else 0
     per_head = width + shape.value
     index_flops = 0.0
@@ -174,24 +174,24 @@ def latent(
         if indexer.owned:
             kv_bytes += index_key_bytes(indexer.width)
             index_flops = 2.0 * indexer.heads * indexer.width
-            tally.matrix("indexer.wq_b", indexer.heads * indexer.width, indexer.inputs, whole=True)
-            tally.matrix("indexer.wk", indexer.width, shape.hidden, plain=True, whole=True)
-            tally.matrix("indexer.weights_proj", indexer.heads, shape.hidden, plain=True, whole=True)
-            tally.vector(2 * indexer.width, whole=True)
+            counter.matrix("indexer.wq_b", indexer.heads * indexer.width, indexer.inputs, whole=True)
+            counter.matrix("indexer.wk", indexer.width, shape.hidden, plain=True, whole=True)
+            counter.matrix("indexer.weights_proj", indexer.heads, shape.hidden, plain=True, whole=True)
+            counter.vector(2 * indexer.width, whole=True)
     return AttentionBlock(
         kind=Attention.SPARSE if indexer else Attention.MLA,
-        params=tally.params,
-        weight_bytes=tally.weight_bytes,
-        dtype=tally.dtype,
-        flops_per_token=tally.flops_per_token,
+        params=counter.params,
+        weight_bytes=counter.weight_bytes,
+        dtype=counter.dtype,
+        flops_per_token=counter.flops_per_token,
         flops_per_pair=2.0 * shape.heads * per_head,
         kv_bytes_per_token=kv_bytes,
         shards=1,
         heads=shape.heads,
         topk=indexer.topk if indexer else None,
         indexer_flops_per_pair=index_flops,
-        replicated_bytes=tally.replicated_bytes,
-        matrices=tally.matrices,
+        replicated_bytes=counter.replicated_bytes,
+        matrices=counter.matrices,
     )
 
 

@@ -12,29 +12,29 @@ from dataclasses import dataclass
 
 from partitune.models.architecture import Ffn, FfnBlock
 from partitune.models.quantisation import Quantisation, WeightFormat
-from partitune.models.weight_counter import Tally
+from partitune.models.weight_counter import WeightCounter
 
 
-def _mlp(tally: Tally, prefix: str, hidden: int, inner: int, *, gated: bool, bias: bool = False) -> None:
+def _mlp(counter: WeightCounter, prefix: str, hidden: int, inner: int, *, gated: bool, bias: bool = False) -> None:
     if gated:
-        tally.matrix(f"{prefix}gate_proj", inner, hidden, bias=bias)
-    tally.matrix(f"{prefix}up_proj", inner, hidden, bias=bias)
-    tally.matrix(f"{prefix}down_proj", hidden, inner, bias=bias)
+        counter.matrix(f"{prefix}gate_proj", inner, hidden, bias=bias)
+    counter.matrix(f"{prefix}up_proj", inner, hidden, bias=bias)
+    counter.matrix(f"{prefix}down_proj", hidden, inner, bias=bias)
 
 
 def dense(
     quantisation: Quantisation, module: str, hidden: int, inner: int, *, gated: bool = True, bias: bool = False
 ) -> FfnBlock:
     """A dense MLP of three matrices (gate, up, down) or two (up, down)."""
-    tally = Tally(quantisation, module)
-    _mlp(tally, "", hidden, inner, gated=gated, bias=bias)
+    counter = WeightCounter(quantisation, module)
+    _mlp(counter, "", hidden, inner, gated=gated, bias=bias)
     return FfnBlock(
         kind=Ffn.DENSE,
-        params=tally.params,
-        weight_bytes=tally.weight_bytes,
-        dtype=tally.dtype,
-        flops_per_token=tally.flops_per_token,
-        matrices=tally.matrices,
+        params=counter.params,
+        weight_bytes=counter.weight_bytes,
+        dtype=counter.dtype,
+        flops_per_token=counter.flops_per_token,
+        matrices=counter.matrices,
     )
 
 
@@ -59,7 +59,7 @@ def mixture(
     quantisation: Quantisation, module: str, shape: ExpertShape, *, stored: WeightFormat | None = None
 ) -> FfnBlock:
     """A mixture of experts; `stored` overrides the format of routed experts."""
-    common = Tally(quantisation, module)
+    common = WeightCounter(quantisation, module)
     common.matrix("gate", shape.experts, shape.hidden, bias=shape.bias, plain=True, whole=True)
     if shape.routing_bias:
         common.vector(shape.experts, bytes_each=4, whole=True)
@@ -73,7 +73,7 @@ def mixture(
         common.matrix("latent_up_proj", shape.hidden, shape.latent, plain=True, whole=True)
         common.vector(shape.latent if shape.latent_norm else 0, whole=True)
     width = shape.latent or shape.hidden
-    expert = Tally(quantisation, f"{module}.experts.0")
+    expert = WeightCounter(quantisation, f"{module}.experts.0")
     names = (("gate_proj", shape.inner, width),) if shape.gated else ()
     for name, outputs, inputs in (*names, ("up_proj", shape.inner, width), ("down_proj", width, shape.inner)):
         expert.matrix(name, outputs, inputs, bias=shape.bias, stored=stored)

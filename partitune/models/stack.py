@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from partitune.models.architecture import Layer
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation
-from partitune.models.weight_counter import Tally
+from partitune.models.weight_counter import WeightCounter
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ def drafter(
 
     vLLM 0.32 `model_executor/models/deepseek_mtp.py`: eh_proj [hidden, 2 hidden], enorm, hnorm, shared_head.norm.
     """
-    tally = Tally(quantisation, "mtp")
+    counter = WeightCounter(quantisation, "mtp")
     for _ in range(fusions):
-        tally.matrix("eh_proj", hidden, 2 * hidden, plain=fused_plain)
-        tally.vector(3 * hidden)
+        counter.matrix("eh_proj", hidden, 2 * hidden, plain=fused_plain)
+        counter.vector(3 * hidden)
     return Drafter(
         layers=len(layers),
-        params=tally.params + sum(layer.params for layer in layers),
-        weight_bytes=tally.weight_bytes + sum(layer.weight_bytes for layer in layers),
+        params=counter.params + sum(layer.params for layer in layers),
+        weight_bytes=counter.weight_bytes + sum(layer.weight_bytes for layer in layers),
     )
 
 

@@ -13,7 +13,7 @@ from partitune.models.architecture import Matrix
 from partitune.models.quantisation import BF16, Quantisation, WeightFormat
 
 
-class Tally:
+class WeightCounter:
     """Running sum over the matrices of one module.
 
     Attributes:

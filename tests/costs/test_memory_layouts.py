@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from partitune.candidate import Knob
-from partitune.costs.memory import EdgeCopies, MemoryModel, MemorySettings
+from partitune.costs.memory import MemoryModel, MemorySettings, ReplicatedEmbeddings
 from partitune.engines.deployment import Deployment
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.vllm.engine import Vllm
@@ -70,13 +70,17 @@ def test_an_embedding_on_every_stage_is_vocabulary_times_hidden_size_times_two()
     """vllm issue 36861: the middle stages of four A10 had no memory for KV, with about 1 GB of embedding each."""
     qwen = load_architecture("qwen3.5-27b")
     plain, copied = (
-        memory(qwen, Layout(pp=4), replace(SMALL, copies=EdgeCopies(embedding=copied)), "A10").partition((16,) * 4)
+        memory(qwen, Layout(pp=4), replace(SMALL, copies=ReplicatedEmbeddings(embedding=copied)), "A10").partition(
+            (16,) * 4
+        )
         for copied in (False, True)
     )
     extra = [two.weight_bytes - one.weight_bytes for one, two in zip(plain, copied, strict=True)]
     embedding = qwen.edges.vocab_size * qwen.hidden_size * 2
     assert extra == pytest.approx([0, embedding, embedding, embedding])
-    heads = memory(qwen, Layout(pp=4), replace(SMALL, copies=EdgeCopies(head=True)), "A10").partition((16,) * 4)
+    heads = memory(qwen, Layout(pp=4), replace(SMALL, copies=ReplicatedEmbeddings(head=True)), "A10").partition(
+        (16,) * 4
+    )
     extra = [two.weight_bytes - one.weight_bytes for one, two in zip(plain, heads, strict=True)]
     assert extra == pytest.approx([qwen.edges.head_bytes] * 3 + [0])
 
@@ -85,7 +89,9 @@ def test_copies_decide_whether_a_stage_fits() -> None:
     qwen = load_architecture("qwen3.5-27b")
     tight = replace(SMALL, vision=False, gpu_memory_utilization=0.65)  # 14.3 GiB of the card
     fits = [
-        memory(qwen, Layout(pp=4), replace(tight, copies=EdgeCopies(embedding=copied)), "A10").stage(1, 16, 32).fits
+        memory(qwen, Layout(pp=4), replace(tight, copies=ReplicatedEmbeddings(embedding=copied)), "A10")
+        .stage(1, 16, 32)
+        .fits
         for copied in (False, True)
     ]
     assert fits == [True, False]
@@ -95,25 +101,27 @@ def test_copies_decide_whether_a_stage_fits() -> None:
     ("model", "version", "runner", "copies"),
     [
         # vLLM 0.32 model_executor/models: which modules are built outside is_first_rank and is_last_rank
-        ("qwen3.5-27b", "0.32.0", "auto", EdgeCopies(embedding=True, head=False, tower=True)),
-        ("qwen3.5-27b", "0.33.0", "auto", EdgeCopies(embedding=True, head=False, tower=False)),
-        ("qwen3.5-27b", "0.33.0", "v1", EdgeCopies(embedding=True, head=False, tower=True)),
-        ("qwen3-235b-a22b", "0.33.0", "auto", EdgeCopies(embedding=True, head=True)),
-        ("qwen3-next-80b", "0.33.0", "auto", EdgeCopies(embedding=True, head=True)),
-        ("gpt-oss-120b", "0.33.0", "auto", EdgeCopies(embedding=True, head=True)),
-        ("nemotron-h-56b", "0.33.0", "auto", EdgeCopies(embedding=True, head=True)),
-        ("llama-3.1-405b", "0.33.0", "auto", EdgeCopies()),
-        ("kimi-k3", "0.33.0", "auto", EdgeCopies()),
-        ("deepseek-v3", "0.33.0", "auto", EdgeCopies()),
-        ("deepseek-v3", "0.7.3", "v1", EdgeCopies(head=True, tower=True)),  # PR 13833
+        ("qwen3.5-27b", "0.32.0", "auto", ReplicatedEmbeddings(embedding=True, head=False, tower=True)),
+        ("qwen3.5-27b", "0.33.0", "auto", ReplicatedEmbeddings(embedding=True, head=False, tower=False)),
+        ("qwen3.5-27b", "0.33.0", "v1", ReplicatedEmbeddings(embedding=True, head=False, tower=True)),
+        ("qwen3-235b-a22b", "0.33.0", "auto", ReplicatedEmbeddings(embedding=True, head=True)),
+        ("qwen3-next-80b", "0.33.0", "auto", ReplicatedEmbeddings(embedding=True, head=True)),
+        ("gpt-oss-120b", "0.33.0", "auto", ReplicatedEmbeddings(embedding=True, head=True)),
+        ("nemotron-h-56b", "0.33.0", "auto", ReplicatedEmbeddings(embedding=True, head=True)),
+        ("llama-3.1-405b", "0.33.0", "auto", ReplicatedEmbeddings()),
+        ("kimi-k3", "0.33.0", "auto", ReplicatedEmbeddings()),
+        ("deepseek-v3", "0.33.0", "auto", ReplicatedEmbeddings()),
+        ("deepseek-v3", "0.7.3", "v1", ReplicatedEmbeddings(head=True, tower=True)),  # PR 13833
         # SGLang 0.5.23 srt/models
-        ("qwen3-next-80b", "0.5.23", "auto", EdgeCopies(embedding=True, head=True)),
-        ("qwen3-235b-a22b", "0.5.23", "auto", EdgeCopies(head=True)),
-        ("minimax-m2.5", "0.5.23", "auto", EdgeCopies(embedding=True)),
-        ("kimi-k3", "0.5.23", "auto", EdgeCopies()),
+        ("qwen3-next-80b", "0.5.23", "auto", ReplicatedEmbeddings(embedding=True, head=True)),
+        ("qwen3-235b-a22b", "0.5.23", "auto", ReplicatedEmbeddings(head=True)),
+        ("minimax-m2.5", "0.5.23", "auto", ReplicatedEmbeddings(embedding=True)),
+        ("kimi-k3", "0.5.23", "auto", ReplicatedEmbeddings()),
     ],
 )
-def test_what_an_engine_builds_more_than_once(model: str, version: str, runner: str, copies: EdgeCopies) -> None:
+def test_what_an_engine_builds_more_than_once(
+    model: str, version: str, runner: str, copies: ReplicatedEmbeddings
+) -> None:
     assert settings_of(load_architecture(model), version, runner).copies == copies
 
 

@@ -5,7 +5,7 @@ Source: SGLang 0.5.23 `srt/models/*.py`.
 
 from __future__ import annotations
 
-from partitune.costs.memory import EdgeCopies
+from partitune.costs.memory import ReplicatedEmbeddings
 from partitune.models.architecture import Architecture
 
 _EMBEDDING = frozenset({"MiniMaxM2ForCausalLM", "Qwen3NextForCausalLM"})
@@ -20,7 +20,7 @@ _HEAD = frozenset(
 )
 
 
-def edge_copies(architecture: Architecture) -> EdgeCopies:
+def edge_copies(architecture: Architecture) -> ReplicatedEmbeddings:
     """What SGLang builds on every stage."""
     name = architecture.architecture
-    return EdgeCopies(embedding=name in _EMBEDDING, head=name in _HEAD, tower=False)
+    return ReplicatedEmbeddings(embedding=name in _EMBEDDING, head=name in _HEAD, tower=False)

@@ -11,7 +11,7 @@ builds a tower on the first stage only); PR 13833 for DeepSeek before 0.8; `conf
 
 from __future__ import annotations
 
-from partitune.costs.memory import EdgeCopies
+from partitune.costs.memory import ReplicatedEmbeddings
 from partitune.engines.versions import Version
 from partitune.models.architecture import Architecture
 
@@ -81,11 +81,11 @@ V2_LISTED = frozenset(
 )
 
 
-def edge_copies(architecture: Architecture, version: Version, *, v2: bool) -> EdgeCopies:
+def edge_copies(architecture: Architecture, version: Version, *, v2: bool) -> ReplicatedEmbeddings:
     """What vLLM builds on every stage; `v2`: with the V2 model runner."""
     name = architecture.architecture
     both = name in _BOTH
-    return EdgeCopies(
+    return ReplicatedEmbeddings(
         embedding=both or name in _EMBEDDING,
         head=both or (name in _DEEPSEEK and version < _ONE_DEEPSEEK_HEAD),
         tower=not (v2 and version >= _ONE_TOWER),

@@ -16,7 +16,7 @@ from partitune.models.feedforward import mixture
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation, expert_format
 from partitune.models.stack import NO_DRAFTER, Drafter, Stack
-from partitune.models.weight_counter import Tally
+from partitune.models.weight_counter import WeightCounter
 
 _ROPE_BYTES = 2  # the rotated part of an entry stays 16-bit, the rest is FP8 with 8 bytes of scales
 _SCALES = 8
@@ -61,44 +61,44 @@ def _shape(fields: Fields) -> _Shape:
     return shape
 
 
-def _compressor(tally: Tally, name: str, shape: _Shape, width: int, ratio: int) -> int:
+def _compressor(counter: WeightCounter, name: str, shape: _Shape, width: int, ratio: int) -> int:
     """Add a compressor's weights; returns the bytes of its partial sums per sequence."""
     overlap = 2 if ratio == _INDEXED_RATIO else 1
-    tally.matrix(f"{name}compressor.wkv_wgate", 2 * overlap * width, shape.hidden, plain=True, whole=True)
-    tally.vector(ratio * overlap * width, bytes_each=4, whole=True)
-    tally.vector(width, whole=True)
+    counter.matrix(f"{name}compressor.wkv_wgate", 2 * overlap * width, shape.hidden, plain=True, whole=True)
+    counter.vector(ratio * overlap * width, bytes_each=4, whole=True)
+    counter.vector(width, whole=True)
     return overlap * ratio * 2 * overlap * width * 4
 
 
 def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: int) -> AttentionBlock:
-    tally = Tally(quantisation, module)
+    counter = WeightCounter(quantisation, module)
     query = shape.heads * shape.width
-    tally.matrix("wq_a", shape.q_rank, shape.hidden, whole=True)
-    tally.matrix("wq_b", query, shape.q_rank)
-    tally.matrix("wkv", shape.width, shape.hidden, whole=True)
-    tally.matrix("wo_a", shape.o_groups * shape.o_rank, query // shape.o_groups)
-    tally.matrix("wo_b", shape.hidden, shape.o_groups * shape.o_rank)
-    tally.vector(shape.q_rank + shape.width, whole=True)
-    tally.vector(shape.heads, bytes_each=4)
+    counter.matrix("wq_a", shape.q_rank, shape.hidden, whole=True)
+    counter.matrix("wq_b", query, shape.q_rank)
+    counter.matrix("wkv", shape.width, shape.hidden, whole=True)
+    counter.matrix("wo_a", shape.o_groups * shape.o_rank, query // shape.o_groups)
+    counter.matrix("wo_b", shape.hidden, shape.o_groups * shape.o_rank)
+    counter.vector(shape.q_rank + shape.width, whole=True)
+    counter.vector(shape.heads, bytes_each=4)
     entry = (shape.width - shape.rope) + _ROPE_BYTES * shape.rope + _SCALES
     state = shape.window * entry
     kv_bytes, index_flops = 0.0, 0.0
     if ratio > 1:
-        state += _compressor(tally, "", shape, shape.width, ratio)
+        state += _compressor(counter, "", shape, shape.width, ratio)
         kv_bytes = entry / ratio
     if ratio == _INDEXED_RATIO:
-        tally.matrix("indexer.wq_b", shape.index_heads * shape.index_width, shape.q_rank, whole=True)
-        tally.matrix("indexer.weights_proj", shape.index_heads, shape.hidden, plain=True, whole=True)
-        state += _compressor(tally, "indexer.", shape, shape.index_width, ratio)
+        counter.matrix("indexer.wq_b", shape.index_heads * shape.index_width, shape.q_rank, whole=True)
+        counter.matrix("indexer.weights_proj", shape.index_heads, shape.hidden, plain=True, whole=True)
+        state += _compressor(counter, "indexer.", shape, shape.index_width, ratio)
         kv_bytes += index_key_bytes(shape.index_width) / ratio
         index_flops = 2.0 * shape.index_heads * shape.index_width / ratio
-    _hyper_connection(tally, shape)
+    _hyper_connection(counter, shape)
     return AttentionBlock(
         kind=Attention.SPARSE if ratio > 1 else Attention.SLIDING,
-        params=tally.params,
-        weight_bytes=tally.weight_bytes,
-        dtype=tally.dtype,
-        flops_per_token=tally.flops_per_token,
+        params=counter.params,
+        weight_bytes=counter.weight_bytes,
+        dtype=counter.dtype,
+        flops_per_token=counter.flops_per_token,
         flops_per_pair=4.0 * shape.heads * shape.width / max(ratio, 1),
         kv_bytes_per_token=round(kv_bytes) if ratio > 1 else entry,
         shards=1,
@@ -107,15 +107,15 @@ def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: in
         state_bytes=state if ratio > 1 else 0,
         topk=shape.index_topk * ratio if ratio == _INDEXED_RATIO else None,
         indexer_flops_per_pair=index_flops,
-        replicated_bytes=tally.replicated_bytes,
-        matrices=tally.matrices,
+        replicated_bytes=counter.replicated_bytes,
+        matrices=counter.matrices,
     )
 
 
-def _hyper_connection(tally: Tally, shape: _Shape) -> None:
+def _hyper_connection(counter: WeightCounter, shape: _Shape) -> None:
     """Mixing weights of the residual streams before attention and before the experts, float32."""
     mixes = (2 + shape.streams) * shape.streams
-    tally.vector(2 * (mixes * shape.streams * shape.hidden + mixes + 3), bytes_each=4, whole=True)
+    counter.vector(2 * (mixes * shape.streams * shape.hidden + mixes + 3), bytes_each=4, whole=True)
 
 
 def read(fields: Fields, quantisation: Quantisation) -> Stack:
@@ -146,13 +146,13 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
 
 
 def _drafter(quantisation: Quantisation, layers: list[Layer], shape: _Shape) -> Drafter:
-    tally = Tally(quantisation, "mtp")
+    counter = WeightCounter(quantisation, "mtp")
     for _ in layers:
-        tally.matrix("e_proj", shape.hidden, shape.hidden)
-        tally.matrix("h_proj", shape.hidden, shape.hidden)
-        tally.vector(3 * shape.hidden)
+        counter.matrix("e_proj", shape.hidden, shape.hidden)
+        counter.matrix("h_proj", shape.hidden, shape.hidden)
+        counter.vector(3 * shape.hidden)
     return Drafter(
         len(layers),
-        tally.params + sum(layer.params for layer in layers),
-        tally.weight_bytes + sum(layer.weight_bytes for layer in layers),
+        counter.params + sum(layer.params for layer in layers),
+        counter.weight_bytes + sum(layer.weight_bytes for layer in layers),
     )
