@@ -8,8 +8,8 @@ to fit the card, which no utilisation setting protects; serving needs something 
 hold) lowers the budget only where utilisation would have reached it; vLLM would not start there, so the stage says
 which utilisation does. SGLang (`static_share`) cuts the card in two before it loads: weights and KV in a share of the
 memory free then (the least of any stage), what a batch needs in the rest (0.5.23 `mem_cache/kv_cache_configurator.py`
-_profile_available_bytes). What an engine builds on more stages than need it is a setting (`ReplicatedEmbeddings`): the engines'
-rooms know which. A solver asks for every (stage, first, stop), so the same terms come as arrays too.
+_profile_available_bytes). What an engine builds on more stages than need it is a setting (`ReplicatedEmbeddings`); the
+engines' rooms know which. A solver asks for every (stage, first, stop), so the same terms come as arrays too.
 """
 
 from __future__ import annotations

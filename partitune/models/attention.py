@@ -95,10 +95,7 @@ def grouped_query(
     plain = Attention.FULL if window is None else Attention.SLIDING
     return AttentionBlock(
         kind=Attention.SPARSE if indexer else plain,
-        params=counter.params,
-        weight_bytes=counter.weight_bytes,
-        dtype=counter.dtype,
-        flops_per_token=counter.flops_per_token,
+        **counter.totals(),
         flops_per_pair=2.0 * shape.heads * (shape.width + shape.values),
         kv_bytes_per_token=kv_bytes,
         shards=shape.kv_heads,
@@ -106,8 +103,6 @@ def grouped_query(
         window=window,
         topk=indexer.topk if indexer else None,
         indexer_flops_per_pair=2.0 * indexer.heads * indexer.width if indexer else 0.0,
-        replicated_bytes=counter.replicated_bytes,
-        matrices=counter.matrices,
     )
 
 
@@ -180,18 +175,13 @@ def latent(
             counter.vector(2 * indexer.width, whole=True)
     return AttentionBlock(
         kind=Attention.SPARSE if indexer else Attention.MLA,
-        params=counter.params,
-        weight_bytes=counter.weight_bytes,
-        dtype=counter.dtype,
-        flops_per_token=counter.flops_per_token,
+        **counter.totals(),
         flops_per_pair=2.0 * shape.heads * per_head,
         kv_bytes_per_token=kv_bytes,
         shards=1,
         heads=shape.heads,
         topk=indexer.topk if indexer else None,
         indexer_flops_per_pair=index_flops,
-        replicated_bytes=counter.replicated_bytes,
-        matrices=counter.matrices,
     )
 
 

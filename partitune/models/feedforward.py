@@ -30,11 +30,7 @@ def dense(
     _mlp(counter, "", hidden, inner, gated=gated, bias=bias)
     return FfnBlock(
         kind=Ffn.DENSE,
-        params=counter.params,
-        weight_bytes=counter.weight_bytes,
-        dtype=counter.dtype,
-        flops_per_token=counter.flops_per_token,
-        matrices=counter.matrices,
+        **counter.totals(),
     )
 
 
@@ -79,20 +75,24 @@ def mixture(
         expert.matrix(name, outputs, inputs, bias=shape.bias, stored=stored)
     return FfnBlock(
         kind=Ffn.MOE,
-        params=common.params,
-        weight_bytes=common.weight_bytes,
-        dtype=common.dtype,
-        flops_per_token=common.flops_per_token,
+        **common.totals(),
         experts=shape.experts,
         experts_per_token=shape.per_token,
         expert_params=expert.params,
         expert_bytes=expert.weight_bytes,
         expert_dtype=expert.dtype,
-        replicated_bytes=common.replicated_bytes,
         expert_width=shape.latent or 0,
-        matrices=common.matrices,
         expert_matrices=expert.matrices,
     )
+
+
+def experts_or_dense(
+    quantisation: Quantisation, module: str, experts: ExpertShape, dense_inner: int, *, routed: bool
+) -> FfnBlock:
+    """The block of a layer that holds experts, or of one that does not, whose MLP is `dense_inner` wide."""
+    if routed:
+        return mixture(quantisation, module, experts)
+    return dense(quantisation, module, experts.hidden, dense_inner)
 
 
 NO_FFN = FfnBlock(kind=Ffn.NONE, params=0, weight_bytes=0.0, dtype="bf16", flops_per_token=0.0)

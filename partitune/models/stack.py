@@ -44,15 +44,24 @@ FamilyReader = Callable[[Fields, Quantisation], Stack]
 
 
 def drafter(
-    quantisation: Quantisation, layers: Sequence[Layer], hidden: int, *, fusions: int, fused_plain: bool = True
+    quantisation: Quantisation, layers: Sequence[Layer], hidden: int, *, fusions: int, halves: bool = False
 ) -> Drafter:
     """Drafter of `layers`, with `fusions` projections of (embedding, hidden state) to hidden and their three norms.
 
+    Without layers there is none.
+
     vLLM 0.32 `model_executor/models/deepseek_mtp.py`: eh_proj [hidden, 2 hidden], enorm, hnorm, shared_head.norm.
+    DeepSeek-V4 projects each of the two by itself, quantised (`halves`).
     """
+    if not layers:
+        return NO_DRAFTER
     counter = WeightCounter(quantisation, "mtp")
     for _ in range(fusions):
-        counter.matrix("eh_proj", hidden, 2 * hidden, plain=fused_plain)
+        if halves:
+            counter.matrix("e_proj", hidden, hidden)
+            counter.matrix("h_proj", hidden, hidden)
+        else:
+            counter.matrix("eh_proj", hidden, 2 * hidden, plain=True)
         counter.vector(3 * hidden)
     return Drafter(
         layers=len(layers),

@@ -30,17 +30,12 @@ def state_element_bytes(fields: Fields, key: str, default: str) -> int:
 def _block(kind: Attention, counter: WeightCounter, heads: int, state_bytes: int) -> AttentionBlock:
     return AttentionBlock(
         kind=kind,
-        params=counter.params,
-        weight_bytes=counter.weight_bytes,
-        dtype=counter.dtype,
-        flops_per_token=counter.flops_per_token,
+        **counter.totals(),
         flops_per_pair=0.0,
         kv_bytes_per_token=0,
         shards=heads,
         heads=heads,
         state_bytes=state_bytes,
-        replicated_bytes=counter.replicated_bytes,
-        matrices=counter.matrices,
     )
 
 

@@ -8,9 +8,21 @@ of a matrix and token), so the three can not disagree.
 from __future__ import annotations
 
 from collections import Counter
+from typing import TypedDict
 
 from partitune.models.architecture import Matrix
 from partitune.models.quantisation import BF16, Quantisation, WeightFormat
+
+
+class Totals(TypedDict):
+    """What a block of either kind takes from its counter."""
+
+    params: int
+    weight_bytes: float
+    dtype: str
+    flops_per_token: float
+    replicated_bytes: float
+    matrices: tuple[Matrix, ...]
 
 
 class WeightCounter:
@@ -85,3 +97,14 @@ class WeightCounter:
     def dtype(self) -> str:
         """Name of the format that holds most of the parameters."""
         return self._by_format.most_common(1)[0][0] if self._by_format else BF16.name
+
+    def totals(self) -> Totals:
+        """All sums, as the fields of a block."""
+        return Totals(
+            params=self.params,
+            weight_bytes=self.weight_bytes,
+            dtype=self.dtype,
+            flops_per_token=self.flops_per_token,
+            replicated_bytes=self.replicated_bytes,
+            matrices=self.matrices,
+        )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from partitune.models.architecture import Layer
 from partitune.models.attention import LatentShape, TokenIndexer, latent
-from partitune.models.families.grouped import dense_prefix, experts_per_token
-from partitune.models.feedforward import ExpertShape, dense, mixture
+from partitune.models.families.grouped import dense_prefix, draft_layers, experts_and_visits
+from partitune.models.feedforward import ExpertShape, experts_or_dense
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation
-from partitune.models.stack import NO_DRAFTER, Stack, cuts_inside, drafter
+from partitune.models.stack import Stack, cuts_inside, drafter
 
 
 def latent_shape(fields: Fields) -> LatentShape:
@@ -31,12 +31,10 @@ def latent_shape(fields: Fields) -> LatentShape:
 
 def expert_shape(fields: Fields, hidden: int, *, routing_bias: bool = True) -> ExpertShape:
     """Routed and shared experts of a DeepSeek-like config."""
-    number = fields.integer("n_routed_experts", "num_experts", "num_local_experts", high=65_536)
+    number = experts_and_visits(fields, "n_routed_experts", "num_experts", "num_local_experts")
     inner = fields.integer("moe_intermediate_size")
     shared = fields.integer("n_shared_experts", "num_shared_experts", default=0, low=0, high=1024)
-    return ExpertShape(
-        hidden, number, experts_per_token(fields, number), inner, shared=shared * inner, routing_bias=routing_bias
-    )
+    return ExpertShape(hidden, *number, inner, shared=shared * inner, routing_bias=routing_bias)
 
 
 def index_sources(fields: Fields, layers: int) -> list[int]:
@@ -88,7 +86,7 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
     routed = dense_prefix(fields, count)
     inner = experts.inner if all(routed) else fields.integer("intermediate_size")
     bias = fields.flag("attention_bias", default=False)
-    drafted = fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
+    drafted = draft_layers(fields)
 
     def layer(index: int, *, sparse: bool, owns_index: bool, owns_kv: bool) -> Layer:
         module = f"model.layers.{index}"
@@ -104,10 +102,7 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
             else None
         )
         attention = latent(quantisation, f"{module}.self_attn", shape, qkv_bias=bias, indexer=indexer, owns_kv=owns_kv)
-        if sparse:
-            ffn = mixture(quantisation, f"{module}.mlp", experts)
-        else:
-            ffn = dense(quantisation, f"{module}.mlp", shape.hidden, inner)
+        ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, inner, routed=sparse)
         return Layer(index, attention, ffn, 2 * shape.hidden)
 
     layers = tuple(
@@ -117,6 +112,6 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
     extra = [layer(count + number, sparse=True, owns_index=True, owns_kv=True) for number in range(drafted)]
     return Stack(
         layers,
-        drafter(quantisation, extra, shape.hidden, fusions=drafted) if drafted else NO_DRAFTER,
+        drafter(quantisation, extra, shape.hidden, fusions=drafted),
         illegal_cuts=cuts_inside(indexes) | cuts_inside(latents),
     )

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from partitune.models.architecture import Attention, AttentionBlock, Layer
 from partitune.models.attention import index_key_bytes
 from partitune.models.families.deepseek import expert_shape
+from partitune.models.families.grouped import draft_layers
 from partitune.models.feedforward import mixture
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation, expert_format
-from partitune.models.stack import NO_DRAFTER, Drafter, Stack
+from partitune.models.stack import Stack, drafter
 from partitune.models.weight_counter import WeightCounter
 
 _ROPE_BYTES = 2  # the rotated part of an entry stays 16-bit, the rest is FP8 with 8 bytes of scales
@@ -95,10 +96,7 @@ def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: in
     _hyper_connection(counter, shape)
     return AttentionBlock(
         kind=Attention.SPARSE if ratio > 1 else Attention.SLIDING,
-        params=counter.params,
-        weight_bytes=counter.weight_bytes,
-        dtype=counter.dtype,
-        flops_per_token=counter.flops_per_token,
+        **counter.totals(),
         flops_per_pair=4.0 * shape.heads * shape.width / max(ratio, 1),
         kv_bytes_per_token=round(kv_bytes) if ratio > 1 else entry,
         shards=1,
@@ -107,8 +105,6 @@ def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: in
         state_bytes=state if ratio > 1 else 0,
         topk=shape.index_topk * ratio if ratio == _INDEXED_RATIO else None,
         indexer_flops_per_pair=index_flops,
-        replicated_bytes=counter.replicated_bytes,
-        matrices=counter.matrices,
     )
 
 
@@ -135,24 +131,8 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
         return Layer(index, attention, ffn, 2 * shape.hidden)
 
     layers = tuple(layer(index, ratios[index]) for index in range(count))
-    drafted = fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
+    drafted = draft_layers(fields)
     # The draft layer only slides: it is not in the engine's list of ratios.
     extra = [layer(count + number, 0) for number in range(drafted)]
-    return Stack(
-        layers,
-        _drafter(quantisation, extra, shape) if drafted else NO_DRAFTER,
-        handoff_base=shape.streams,
-    )
-
-
-def _drafter(quantisation: Quantisation, layers: list[Layer], shape: _Shape) -> Drafter:
-    counter = WeightCounter(quantisation, "mtp")
-    for _ in layers:
-        counter.matrix("e_proj", shape.hidden, shape.hidden)
-        counter.matrix("h_proj", shape.hidden, shape.hidden)
-        counter.vector(3 * shape.hidden)
-    return Drafter(
-        len(layers),
-        counter.params + sum(layer.params for layer in layers),
-        counter.weight_bytes + sum(layer.weight_bytes for layer in layers),
-    )
+    draft = drafter(quantisation, extra, shape.hidden, fusions=drafted, halves=True)
+    return Stack(layers, draft, handoff_base=shape.streams)

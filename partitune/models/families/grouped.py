@@ -87,8 +87,19 @@ def dense_prefix(fields: Fields, layers: int) -> list[bool]:
     return [layer >= first and layer % every == 0 for layer in range(layers)]
 
 
-def experts_per_token(fields: Fields, experts: int) -> int:
-    """How many routed experts a token visits."""
+def experts_and_visits(fields: Fields, *names: str) -> tuple[int, int]:
+    """How many routed experts a layer has, by the first of `names` that is present, and how many a token visits."""
+    experts = fields.integer(*names, high=65_536)
+    return experts, visits(fields, experts)
+
+
+def visits(fields: Fields, experts: int) -> int:
+    """How many of `experts` routed experts a token visits."""
     return fields.integer(
         "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk", high=experts
     )
+
+
+def draft_layers(fields: Fields) -> int:
+    """Multi-token-prediction layers the checkpoint holds."""
+    return fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)

@@ -12,11 +12,11 @@ from dataclasses import replace
 from partitune.models.architecture import AttentionBlock, Layer
 from partitune.models.attention import latent
 from partitune.models.families.deepseek import expert_shape, latent_shape
-from partitune.models.families.grouped import dense_prefix
-from partitune.models.feedforward import dense, mixture
+from partitune.models.families.grouped import dense_prefix, draft_layers
+from partitune.models.feedforward import experts_or_dense
 from partitune.models.fields import LAYERS_MAX, Fields
 from partitune.models.quantisation import Quantisation
-from partitune.models.stack import NO_DRAFTER, Stack, drafter
+from partitune.models.stack import Stack, drafter
 from partitune.models.state_mixers import kda
 
 
@@ -50,7 +50,7 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
     routed = dense_prefix(fields, count)
     inner = experts.inner if all(routed) else fields.integer("intermediate_size")
     residual_block = fields.integer_or_none("attn_res_block_size", high=LAYERS_MAX)
-    drafted = fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
+    drafted = draft_layers(fields)
     # norms before attention and MLP; attention residuals add a norm and a score vector for each
     norms = (2 if residual_block is None else 6) * shape.hidden
 
@@ -69,16 +69,13 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
             )
         else:
             attention = latent(quantisation, f"{module}.self_attn", shape, output_gate=gated)
-        if sparse:
-            ffn = mixture(quantisation, f"{module}.mlp", experts)
-        else:
-            ffn = dense(quantisation, f"{module}.mlp", shape.hidden, inner)
+        ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, inner, routed=sparse)
         return Layer(index, attention, ffn, norms)
 
     layers = tuple(layer(index, sparse=routed[index]) for index in range(count))
     extra = [layer(count + number, sparse=True) for number in range(drafted)]
     return Stack(
         layers,
-        drafter(quantisation, extra, shape.hidden, fusions=drafted) if drafted else NO_DRAFTER,
+        drafter(quantisation, extra, shape.hidden, fusions=drafted),
         residual_block=residual_block,
     )

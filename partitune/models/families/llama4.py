@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from partitune.models.architecture import Layer
 from partitune.models.attention import grouped_query
-from partitune.models.families.grouped import experts_per_token, head_shape
-from partitune.models.feedforward import ExpertShape, dense, mixture
+from partitune.models.families.grouped import experts_and_visits, head_shape
+from partitune.models.feedforward import ExpertShape, experts_or_dense
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation
 from partitune.models.stack import Stack
@@ -18,11 +18,9 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
     """Reader of the text model of Llama 4; rules of transformers 5.24 `llama4`."""
     count = fields.layers()
     shape = head_shape(fields)
-    number = fields.integer("num_local_experts", high=65_536)
+    number = experts_and_visits(fields, "num_local_experts")
     inner = fields.integer("intermediate_size")
-    experts = ExpertShape(
-        shape.hidden, number, experts_per_token(fields, number), inner, shared=inner, routing_bias=False
-    )
+    experts = ExpertShape(shape.hidden, *number, inner, shared=inner, routing_bias=False)
     step = fields.integer("interleave_moe_layer_step", default=1, low=1, high=count)
     dense_inner = fields.integer("intermediate_size_mlp", default=inner)
     chunk = fields.integer_or_none("attention_chunk_size")
@@ -41,9 +39,7 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
             output_bias=bias,
             window=chunk if local else None,
         )
-        if (index + 1) % step == 0:
-            ffn = mixture(quantisation, f"{module}.feed_forward", experts)
-        else:
-            ffn = dense(quantisation, f"{module}.feed_forward", shape.hidden, dense_inner)
+        routed = (index + 1) % step == 0
+        ffn = experts_or_dense(quantisation, f"{module}.feed_forward", experts, dense_inner, routed=routed)
         layers.append(Layer(index, attention, ffn, 2 * shape.hidden))
     return Stack(tuple(layers))

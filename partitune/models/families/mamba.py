@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from partitune.models.architecture import Layer
 from partitune.models.attention import grouped_query
-from partitune.models.families.grouped import experts_per_token, head_shape
-from partitune.models.feedforward import ExpertShape, dense, mixture
+from partitune.models.families.grouped import head_shape, visits
+from partitune.models.feedforward import ExpertShape, experts_or_dense
 from partitune.models.fields import LAYERS_MAX, Fields
 from partitune.models.quantisation import Quantisation
 from partitune.models.stack import Stack
@@ -47,9 +47,7 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
     full = _periodic(fields, "attn_layer", 8, 4, count)
     routed = _periodic(fields, "expert_layer", 2, 1, count)
     number = fields.integer("num_experts", "num_local_experts", default=16, high=65_536)
-    experts = ExpertShape(
-        shape.hidden, number, experts_per_token(fields, number) if number > 1 else 1, inner, routing_bias=False
-    )
+    experts = ExpertShape(shape.hidden, number, visits(fields, number) if number > 1 else 1, inner, routing_bias=False)
     layers = []
     for index in range(count):
         module = f"model.layers.{index}"
@@ -57,9 +55,7 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
             attention = grouped_query(quantisation, f"{module}.self_attn", shape)
         else:
             attention = mamba(quantisation, f"{module}.mamba", mixer)
-        if routed[index] and number > 1:
-            ffn = mixture(quantisation, f"{module}.feed_forward", experts)
-        else:
-            ffn = dense(quantisation, f"{module}.feed_forward", shape.hidden, inner)
+        sparse = routed[index] and number > 1
+        ffn = experts_or_dense(quantisation, f"{module}.feed_forward", experts, inner, routed=sparse)
         layers.append(Layer(index, attention, ffn, 2 * shape.hidden))
     return Stack(tuple(layers))

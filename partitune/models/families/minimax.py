@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from partitune.models.architecture import Layer
 from partitune.models.attention import BlockIndexer, grouped_query
-from partitune.models.families.grouped import dense_prefix, experts_per_token, head_shape
-from partitune.models.feedforward import ExpertShape, dense, mixture
+from partitune.models.families.grouped import dense_prefix, experts_and_visits, head_shape
+from partitune.models.feedforward import ExpertShape, experts_or_dense, mixture
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation
 from partitune.models.stack import Stack
@@ -23,11 +23,9 @@ def read_m1(fields: Fields, quantisation: Quantisation) -> Stack:
     softmax = fields.per_layer("attn_type_list", count, {0, 1})
     if softmax is None:
         raise fields.error("attn_type_list", f"missing; {count} entries 0 (lightning) or 1 (softmax) are needed")
-    number = fields.integer("num_local_experts", high=65_536)
     experts = ExpertShape(
-        hidden=shape.hidden,
-        experts=number,
-        per_token=experts_per_token(fields, number),
+        shape.hidden,
+        *experts_and_visits(fields, "num_local_experts"),
         inner=fields.integer("intermediate_size"),
         shared=fields.integer("shared_intermediate_size", default=0, low=0),
         routing_bias=False,
@@ -62,13 +60,11 @@ def read_m3(fields: Fields, quantisation: Quantisation) -> Stack:
     """Reader of the text model of MiniMax-M3; vLLM 0.32 `models/minimax_m3/nvidia/model.py`."""
     count = fields.layers()
     shape = head_shape(fields)
-    number = fields.integer("num_local_experts", high=65_536)
     inner = fields.integer("moe_intermediate_size", "intermediate_size")
     shared = fields.integer("shared_intermediate_size", default=inner, low=0)
     experts = ExpertShape(
-        hidden=shape.hidden,
-        experts=number,
-        per_token=experts_per_token(fields, number),
+        shape.hidden,
+        *experts_and_visits(fields, "num_local_experts"),
         inner=inner,
         shared=shared * fields.integer("n_shared_experts", default=1, low=0, high=1024),
     )
@@ -87,10 +83,7 @@ def read_m3(fields: Fields, quantisation: Quantisation) -> Stack:
             norm_params=2 * shape.width,
             indexer=indexer if indexed[index] else None,
         )
-        if routed[index]:
-            ffn = mixture(quantisation, f"{module}.mlp", experts)
-        else:
-            ffn = dense(quantisation, f"{module}.mlp", shape.hidden, dense_inner)
+        ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, dense_inner, routed=routed[index])
         layers.append(Layer(index, attention, ffn, 2 * shape.hidden))
     notes = ("MTP modules named in the config are not counted: the published checkpoint does not hold them",)
     return Stack(tuple(layers), notes=notes if fields.has("num_mtp_modules") else ())

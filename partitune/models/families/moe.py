@@ -1,4 +1,4 @@
-"""Mixture-of-experts decoders with grouped-query attention: Mixtral, Qwen2/3-MoE, GLM-4.5 to 4.7, MiniMax-M2.
+"""Mixture-of-experts decoders with grouped-query attention: Mixtral, Qwen2/3-MoE, GLM-4.5 to 4.7, MiniMax-M2, gpt-oss.
 
 Decision: one reader; a family is a row of switches, taken from its vLLM 0.32 model file.
 """
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from partitune.models.architecture import Layer
 from partitune.models.attention import grouped_query
-from partitune.models.families.grouped import dense_prefix, experts_per_token, head_shape, windows
-from partitune.models.feedforward import ExpertShape, dense, mixture
+from partitune.models.families.grouped import dense_prefix, draft_layers, experts_and_visits, head_shape, windows
+from partitune.models.feedforward import ExpertShape, experts_or_dense
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation
-from partitune.models.stack import NO_DRAFTER, FamilyReader, Stack, drafter
+from partitune.models.stack import FamilyReader, Stack, drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Switches:
     layer_norms: bool = False  # RMSNorm over all query (key) heads together (MiniMax-M2)
     shared_gate: bool = False  # a scalar gate on the shared expert
     routing_bias: bool = False
+    sinks: bool = False  # one attention sink a head
+    expert_bias: bool = False  # on experts and router, and on attention unless attention_bias says otherwise (gpt-oss)
     stepped: bool = False  # experts by decoder_sparse_step and mlp_only_layers (Qwen)
 
 
@@ -38,13 +40,14 @@ def reader(switches: Switches, *, note: str = "") -> FamilyReader:
         experts = _experts(fields, switches, shape.hidden)
         sparse = _stepped(fields, count) if switches.stepped else dense_prefix(fields, count)
         inner = experts.inner if all(sparse) else fields.integer("intermediate_size")
-        bias = fields.flag("attention_bias", default=False)
+        bias = fields.flag("attention_bias", default=switches.expert_bias)
         norms = 2 * shape.width if fields.flag("use_qk_norm", default=switches.head_norms) else 0
         if switches.layer_norms:
             norms = (shape.heads + shape.kv_heads) * shape.width
+        if switches.sinks:
+            norms += shape.heads
         window_of = windows(fields, count)
-        # MiniMax-M2 names MTP modules in its config that no published checkpoint holds, hence only this key.
-        drafted = fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
+        drafted = draft_layers(fields)  # MiniMax-M2 names MTP modules under another key, which no checkpoint holds
 
         def layer(index: int, window: int | None, *, routed: bool) -> Layer:
             module = f"model.layers.{index}"
@@ -57,34 +60,28 @@ def reader(switches: Switches, *, note: str = "") -> FamilyReader:
                 norm_params=norms,
                 window=window,
             )
-            if routed:
-                ffn = mixture(quantisation, f"{module}.mlp", experts)
-            else:
-                ffn = dense(quantisation, f"{module}.mlp", shape.hidden, inner)
+            ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, inner, routed=routed)
             return Layer(index, attention, ffn, 2 * shape.hidden)
 
         layers = tuple(layer(index, window_of[index], routed=sparse[index]) for index in range(count))
         extra = [layer(count + number, None, routed=True) for number in range(drafted)]
-        return Stack(
-            layers,
-            drafter(quantisation, extra, shape.hidden, fusions=drafted) if drafted else NO_DRAFTER,
-            notes=(note,) if note else (),
-        )
+        draft = drafter(quantisation, extra, shape.hidden, fusions=drafted)
+        return Stack(layers, draft, notes=(note,) if note else ())
 
     return read
 
 
 def _experts(fields: Fields, switches: Switches, hidden: int) -> ExpertShape:
-    number = fields.integer("num_local_experts", "n_routed_experts", "num_experts", high=65_536)
+    number = experts_and_visits(fields, "num_local_experts", "n_routed_experts", "num_experts")
     inner = fields.integer("moe_intermediate_size", "intermediate_size")
     shared = fields.integer("shared_expert_intermediate_size", "shared_intermediate_size", default=0, low=0)
     shared += fields.integer("n_shared_experts", "num_shared_experts", default=0, low=0, high=1024) * inner
     return ExpertShape(
-        hidden=hidden,
-        experts=number,
-        per_token=experts_per_token(fields, number),
-        inner=inner,
+        hidden,
+        *number,
+        inner,
         shared=shared,
+        bias=switches.expert_bias,
         shared_gate=switches.shared_gate and shared > 0,
         routing_bias=switches.routing_bias,
     )
@@ -100,5 +97,7 @@ MIXTRAL = reader(Switches())
 QWEN2_MOE = reader(Switches(qkv_bias=True, shared_gate=True, stepped=True))
 QWEN3_MOE = reader(Switches(head_norms=True, output_bias=True, stepped=True))
 GLM4_MOE = reader(Switches(routing_bias=True))
+# Biases everywhere, as in transformers 5.24 `gpt_oss`; at these widths they are 0.3 % of an expert.
+GPT_OSS = reader(Switches(output_bias=True, sinks=True, expert_bias=True))
 MINIMAX_M2 = reader(Switches(layer_norms=True, routing_bias=True))
 GENERIC = reader(Switches(), note="unknown class: read as a plain mixture of experts of the Mixtral shape")

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from partitune.models.architecture import Layer
 from partitune.models.attention import NO_ATTENTION, grouped_query
-from partitune.models.families.grouped import experts_per_token, head_shape
+from partitune.models.families.grouped import draft_layers, experts_and_visits, head_shape
 from partitune.models.feedforward import NO_FFN, ExpertShape, dense, mixture
 from partitune.models.fields import LAYERS_MAX, Fields
 from partitune.models.quantisation import Quantisation
-from partitune.models.stack import NO_DRAFTER, Stack, drafter
+from partitune.models.stack import Stack, drafter
 from partitune.models.state_mixers import Mamba2Shape, mamba2, state_element_bytes
 
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -50,13 +50,11 @@ def _mamba_shape(fields: Fields, hidden: int) -> Mamba2Shape:
 
 
 def _experts(fields: Fields, hidden: int) -> ExpertShape:
-    number = fields.integer("n_routed_experts", high=65_536)
     shared = fields.integer("n_shared_experts", default=0, low=0, high=1024)
     width = fields.integer("moe_shared_expert_intermediate_size", default=0, low=0)
     return ExpertShape(
-        hidden=hidden,
-        experts=number,
-        per_token=experts_per_token(fields, number),
+        hidden,
+        *experts_and_visits(fields, "n_routed_experts"),
         inner=fields.integer("moe_intermediate_size"),
         shared=shared * width,
         latent=fields.integer_or_none("moe_latent_size"),
@@ -93,7 +91,7 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
         return Layer(index, attention, ffn, shape.hidden)
 
     layers = tuple(layer(index, kind) for index, kind in enumerate(kinds))
-    drafted = fields.integer("num_nextn_predict_layers", default=0, low=0, high=64)
+    drafted = draft_layers(fields)
     draft_kinds = pattern(fields, "mtp_hybrid_override_pattern", "mtp_layers_block_type") if drafted else []
     extra = [layer(len(kinds) + number, kind) for number, kind in enumerate(draft_kinds * drafted)]
-    return Stack(layers, drafter(quantisation, extra, shape.hidden, fusions=drafted) if extra else NO_DRAFTER)
+    return Stack(layers, drafter(quantisation, extra, shape.hidden, fusions=drafted))

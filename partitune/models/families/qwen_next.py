@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from partitune.models.architecture import Layer
 from partitune.models.attention import grouped_query
-from partitune.models.families.grouped import experts_per_token, head_shape
+from partitune.models.families.grouped import experts_and_visits, head_shape
 from partitune.models.feedforward import ExpertShape, dense, mixture
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation
-from partitune.models.stack import NO_DRAFTER, Stack, drafter
+from partitune.models.stack import Stack, drafter
 from partitune.models.state_mixers import DeltaNetShape, gated_delta_net, state_element_bytes
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
@@ -42,13 +42,11 @@ def _net_shape(fields: Fields, hidden: int) -> DeltaNetShape:
 def _experts(fields: Fields, hidden: int) -> ExpertShape | None:
     if not fields.has("num_experts"):
         return None
-    number = fields.integer("num_experts", high=65_536)
     inner = fields.integer("moe_intermediate_size")
     shared = fields.integer("shared_expert_intermediate_size", default=inner, low=0)
     return ExpertShape(
         hidden,
-        number,
-        experts_per_token(fields, number),
+        *experts_and_visits(fields, "num_experts"),
         inner,
         shared=shared,
         shared_gate=shared > 0,
@@ -91,4 +89,4 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
     assumed = 1 if fields.text("model_type") == "qwen3_next" else 0
     drafted = fields.integer("mtp_num_hidden_layers", "num_nextn_predict_layers", default=assumed, low=0, high=64)
     extra = [layer(count + number, linear=False) for number in range(drafted)]
-    return Stack(layers, drafter(quantisation, extra, shape.hidden, fusions=1) if drafted else NO_DRAFTER)
+    return Stack(layers, drafter(quantisation, extra, shape.hidden, fusions=1))

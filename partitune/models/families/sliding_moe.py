@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from partitune.models.architecture import Layer
 from partitune.models.attention import HeadShape, grouped_query
-from partitune.models.families.grouped import dense_prefix, experts_per_token, head_shape, windows
-from partitune.models.feedforward import ExpertShape, dense, mixture
+from partitune.models.families.grouped import dense_prefix, draft_layers, experts_and_visits, head_shape, windows
+from partitune.models.feedforward import ExpertShape, experts_or_dense
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation
-from partitune.models.stack import NO_DRAFTER, Stack, drafter
+from partitune.models.stack import Stack, drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,14 @@ def _stack(
             gate_outputs=shape.heads if heads.scalar_gate else 0,
             window=window,
         )
-        if sparse:
-            ffn = mixture(quantisation, f"{module}.mlp", experts)
-        else:
-            ffn = dense(quantisation, f"{module}.mlp", hidden, inner)
+        ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, inner, routed=sparse)
         return Layer(index, attention, ffn, 2 * hidden)
 
     layers = tuple(layer(index, window, sparse=routed[index]) for index, window in enumerate(heads.window_of))
     # Draft layers slide and are dense (vLLM 0.32 `mimo_v2_mtp.py`, `step3p5_mtp.py`).
     window = next((window for window in heads.window_of if window is not None), None)
     extra = [layer(count + number, window, sparse=False) for number in range(draft)] if inner else []
-    return Stack(layers, drafter(quantisation, extra, hidden, fusions=draft) if extra else NO_DRAFTER, notes=notes)
+    return Stack(layers, drafter(quantisation, extra, hidden, fusions=draft), notes=notes)
 
 
 def read_mimo(fields: Fields, quantisation: Quantisation) -> Stack:
@@ -83,10 +80,10 @@ def read_mimo(fields: Fields, quantisation: Quantisation) -> Stack:
         full_sinks=fields.flag("add_full_attention_sink_bias", default=False),
         sliding_sinks=fields.flag("add_swa_attention_sink_bias", default=False),
     )
-    number = fields.integer("n_routed_experts", high=65_536)
+    number = experts_and_visits(fields, "n_routed_experts")
     inner = fields.integer("moe_intermediate_size")
     shared = fields.integer("n_shared_experts", default=0, low=0, high=1024)
-    experts = ExpertShape(full.hidden, number, experts_per_token(fields, number), inner, shared=shared * inner)
+    experts = ExpertShape(full.hidden, *number, inner, shared=shared * inner)
     # The config has no key for it; the engine drafts with one layer (vLLM 0.32 `mimo_v2_mtp.py`).
     return _stack(fields, quantisation, heads, experts, (), 1)
 
@@ -111,21 +108,9 @@ def read_step(fields: Fields, quantisation: Quantisation) -> Stack:
         norms=2 * full.width,
         scalar_gate=fields.flag("use_head_wise_attn_gate", default=True),
     )
-    number = fields.integer("moe_num_experts", "num_experts", high=65_536)
+    number = experts_and_visits(fields, "moe_num_experts", "num_experts")
     inner = fields.integer("moe_intermediate_size")
-    experts = ExpertShape(
-        full.hidden,
-        number,
-        experts_per_token(fields, number),
-        inner,
-        shared=fields.integer("share_expert_dim", default=inner, low=0),
-    )
+    shared = fields.integer("share_expert_dim", default=inner, low=0)
+    experts = ExpertShape(full.hidden, *number, inner, shared=shared)
     notes = () if other is not None else ("sliding layers are assumed to have the heads of the full ones",)
-    return _stack(
-        fields,
-        quantisation,
-        heads,
-        experts,
-        notes,
-        fields.integer("num_nextn_predict_layers", default=0, low=0, high=64),
-    )
+    return _stack(fields, quantisation, heads, experts, notes, draft_layers(fields))
