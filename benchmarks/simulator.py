@@ -26,6 +26,7 @@ from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.partition import format_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import load_search_space
 from tests import reference_simulator
@@ -93,15 +94,13 @@ def problem_of(load: Load, stages: int = 8) -> Problem:
 
 def started(problem: Problem) -> SchedulerSettings:
     """The scheduler the engine comes up with, with its default partition and flags."""
-    candidate = Candidate(problem.default_partition, {})
-    deployment = problem.deployment(candidate)
-    plan = problem.engine.plan_kv(deployment, candidate.partition, problem.kv_bytes(candidate))
-    return vllm_settings(deployment, plan)
+    resolved = ResolvedCandidate(problem, Candidate(problem.default_partition))
+    return vllm_settings(resolved.deployment, resolved.kv_plan)
 
 
 def runner(problem: Problem, settings: SchedulerSettings, costs: StageCosts) -> Callable[[], object]:
     """One simulated run, to be timed."""
-    return lambda: simulate(problem.requests, settings, costs, VLLM_OVERHEADS, problem.concurrency)
+    return lambda: simulate(problem.load.requests, settings, costs, VLLM_OVERHEADS, problem.load.concurrency)
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -124,7 +123,7 @@ def runs() -> Iterable[Sequence[object]]:
             fast = spent(runner(problem, settings, costs))
             plain = once(
                 lambda p=problem, s=settings, c=costs: reference_simulator.simulate(  # type: ignore[misc]
-                    p.requests, s, c, VLLM_OVERHEADS, p.concurrency, 32
+                    p.load.requests, s, c, VLLM_OVERHEADS, p.load.concurrency, 32
                 )
             )
             yield name, kind, fast.first, fast.median, fast.best, TARGETS[load], plain, f"{plain / fast.median:.0f} x"

@@ -25,6 +25,7 @@ from partitune.hardware.links import Link
 from partitune.models.published import find_model
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.run import Run
 from partitune.spec.search_space import SearchSpace
@@ -95,10 +96,8 @@ def metric(name: str, posed: Problem, partition: Sequence[int] | None = None, **
 
 def settings_of(posed: Problem, partition: Sequence[int] | None = None, **knobs: Knob) -> SchedulerSettings:
     """The scheduler and KV cache of a start, as the driver hands them to the simulator."""
-    candidate = _candidate(posed, partition, knobs)
-    deployment = posed.deployment(candidate)
-    plan = posed.engine.plan_kv(deployment, candidate.partition, posed.kv_bytes(candidate))
-    return vllm_settings(deployment, plan)
+    resolved = ResolvedCandidate(posed, _candidate(posed, partition, knobs))
+    return vllm_settings(resolved.deployment, resolved.kv_plan)
 
 
 def simulated(
@@ -111,7 +110,7 @@ def simulated(
 ) -> Run:
     """The load of a problem under changed settings, costs or overheads."""
     bound = costs or posed.costs.stage_costs(partition or posed.default_partition)
-    return simulate(posed.requests, settings, bound, overheads, posed.concurrency)
+    return simulate(posed.load.requests, settings, bound, overheads, posed.load.concurrency)
 
 
 def output_tok_s(run: Run) -> float:

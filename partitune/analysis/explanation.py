@@ -7,10 +7,8 @@ memory, because why it does not fit is the question then.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 from partitune import __version__
@@ -25,6 +23,7 @@ from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.simulation.chrome_trace import chrome_trace
 
 #: Metrics that `explain --json` always names.
@@ -155,26 +154,21 @@ def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> 
     Raises:
         SpecError: the engine refuses the combination of flags and runner.
     """
-    problem = problem.of(candidate)
-    layers = problem.architecture.layers
-    kinds, first = [], 0
-    for count in candidate.partition:
-        kinds.append(dict(Counter(layer.kind for layer in layers[first : first + count])))
-        first += count
+    resolved = ResolvedCandidate(problem, candidate)
+    problem, flow = resolved.problem, resolved.flow
     costs = problem.costs.stage_costs(candidate.partition)
     balance = {}
     for name, batch in BALANCES.items():
         seconds = costs.compute_s(batch)
         balance[name] = max(seconds) * len(seconds) / sum(seconds)
     result = run(SimulatorDriver(problem), candidate)
-    flow = problem.engine.flow(problem.deployment(candidate))
     return Explained(
         candidate=candidate,
         result=result,
         regime=flow.name,
-        notes=(*flow.notes, *problem.architecture.notes, *layout_notes(problem, candidate)),
-        memory=problem.stage_memory(candidate),
-        kinds=tuple(kinds),
+        notes=(*flow.notes, *problem.architecture.notes, *layout_notes(resolved)),
+        memory=resolved.memory,
+        kinds=resolved.kinds,
         nodes=problem.placement.nodes,
         balance=balance,
         cost_source=problem.costs.source,
@@ -190,14 +184,13 @@ def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
         RunError: it cannot run.
         SpecError: the engine's pipeline cannot be drawn.
     """
-    problem = problem.of(candidate)
-    placement = problem.placement
-    ends = list(accumulate(candidate.partition))
+    resolved = ResolvedCandidate(problem, candidate)
+    problem, placement = resolved.problem, resolved.problem.placement
     about = {
         "version": __version__,
         "search_space": problem.name,
         "engine": f"{problem.engine.name} {problem.version}",
-        "regime": problem.engine.flow(problem.deployment(candidate)).name,
+        "regime": resolved.flow.name,
         "partition": list(candidate.partition),
         "knobs": candidate.settings,
     }
@@ -207,7 +200,7 @@ def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
             f"stage {stage} (node {node}, {placement.tp} x {gpu.name})"
             for stage, (node, gpu) in enumerate(zip(placement.nodes, placement.gpus, strict=True))
         ],
-        [f"layers {end - count} to {end - 1}" for end, count in zip(ends, candidate.partition, strict=True)],
+        [f"layers {first} to {end - 1}" for first, end in resolved.partition.ranges],
         placement.tp,
         about,
     )

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from partitune.candidate import Candidate
-from partitune.costs.memory import MemoryModel
+from partitune.costs.memory import MemoryModel, MemorySettings
 from partitune.engines.speculation import speculation_note
 from partitune.errors import SpecError
 from partitune.hardware.parallelism import Exchange
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
 
 _EXCHANGES = {
     Exchange.GATHER: "every GPU gathers the tokens of all data ranks",
@@ -22,8 +22,9 @@ _EXCHANGES = {
 }
 
 
-def layout_notes(problem: Problem, candidate: Candidate) -> Iterator[str]:
-    """Sentences about the layout of `problem`, on which `candidate` runs."""
+def layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:
+    """Sentences about the layout that a candidate runs on."""
+    problem = resolved.problem
     layout = problem.layout
     if layout.dp > 1:
         yield (
@@ -35,9 +36,8 @@ def layout_notes(problem: Problem, candidate: Candidate) -> Iterator[str]:
         yield f"experts: {_EXCHANGES[layout.exchange]}, {cut}; busiest GPU {layout.expert_imbalance:g} x the mean"
     if idle := problem.placement.idle_gpus:
         yield f"{layout.name} leaves {idle} of {layout.gpus + idle} GPUs idle"
-    deployment = problem.deployment(candidate)
-    if note := speculation_note(deployment.knobs):
-        settings = problem.engine.memory_settings(deployment)
+    settings = problem.engine.memory_settings(resolved.deployment)
+    if note := speculation_note(resolved.deployment.knobs):
         counted = "none of it"
         if settings.drafter:
             counted = "its weights on the last stage, and not its KV"
@@ -45,10 +45,10 @@ def layout_notes(problem: Problem, candidate: Candidate) -> Iterator[str]:
             counted = "the embedding that it reads on the last stage, and not its own weights and KV"
         yield f"{note}. Of the drafter's memory is counted: {counted}"
     if layout.pp > 1:
-        yield from _is_a_pipeline_needed(problem, candidate)
+        yield from _is_a_pipeline_needed(problem, settings)
 
 
-def _is_a_pipeline_needed(problem: Problem, candidate: Candidate) -> Iterator[str]:
+def _is_a_pipeline_needed(problem: Problem, settings: MemorySettings) -> Iterator[str]:
     layout = problem.layout
     for load in (load.of_rank(layout.dp) for load in problem.mix.loads):
         if load.concurrency is not None and load.concurrency < layout.pp:
@@ -61,7 +61,6 @@ def _is_a_pipeline_needed(problem: Problem, candidate: Candidate) -> Iterator[st
         alone = problem.placed(replace(layout, pp=1, dp=1, expert_ranks=1))
     except SpecError:
         return
-    settings = problem.engine.memory_settings(problem.deployment(candidate))
     if MemoryModel(problem.architecture, alone, settings).stage(0, 0, problem.layers).fits:
         gpus = "one GPU" if layout.stage_gpus == 1 else f"{layout.tp * layout.pcp} GPUs"
         yield (

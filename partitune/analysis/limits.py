@@ -37,6 +37,7 @@ from partitune.partition import format_partition
 from partitune.planning.legality import stage_bounds
 from partitune.planning.planner import Planner
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.solver import along, minimise_bottleneck, minimise_sum
 from partitune.planning.stage_times import StageTimes, Work
 from partitune.planning.throughput import throughput_bound
@@ -140,7 +141,8 @@ def distance(problem: Problem, candidate: Candidate) -> Distance:
         RunError: it cannot run.
         SpecError: the engine refuses the combination of flags.
     """
-    problem = problem.of(candidate)
+    resolved = ResolvedCandidate(problem, candidate)
+    problem = resolved.problem
     driver = SimulatorDriver(problem)
     reached = driver.measure(candidate).metrics["output_throughput_tok_s"]
     free = driver.run_without_host(candidate)
@@ -153,11 +155,11 @@ def distance(problem: Problem, candidate: Candidate) -> Distance:
     fluid_s, computing_s = times.fluid_bound_s(work), times.fluid_bound_s(work, launches=False)
     peak_s = StageTimes(_at_data_sheet(problem)).fluid_bound_s(work, launches=False)
     # Data ranks count as alike: one is simulated, and throughputs are scaled by its share of the requests.
-    requests = problem.rank_requests
-    output = sum(request.output_tokens for request in requests) * len(problem.requests) / len(requests)
+    requests = problem.rank_load.requests
+    output = sum(request.output_tokens for request in requests) * len(problem.load.requests) / len(requests)
     duration_s = output / reached
-    flow = problem.engine.flow(problem.deployment(candidate))
-    in_flight = cohorts(requests, problem.rank_concurrency, flow)
+    flow = resolved.flow
+    in_flight = cohorts(problem.rank_load, flow)
     most, best_partition = _best_simulated(driver, candidate, reached, options)
     found = Distance(
         limit_tok_s=output / peak_s,
@@ -229,7 +231,7 @@ def _best_simulated(
 
 def _arrivals_decide(problem: Problem, duration_s: float) -> bool:
     """True when the load is sent over nearly the whole time that serving it takes."""
-    return problem.concurrency is None and problem.requests[-1].arrival_s > _MOSTLY * duration_s
+    return problem.load.concurrency is None and problem.load.requests[-1].arrival_s > _MOSTLY * duration_s
 
 
 def _partition_note(problem: Problem, found: Distance, duration_s: float) -> str:

@@ -7,32 +7,23 @@ was measured, and the measurement says so.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitune.candidate import Candidate, Measurement, StageReport
 from partitune.costs.memory import StageMemory
-from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
+from partitune.planning.run_figures import missed_limits, run_figures
+from partitune.planning.workload_mix import Load
 from partitune.simulation.metrics import metrics, of_all_ranks
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.run import Run
 from partitune.simulation.timeline import Timeline
 
 _GIB = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """An engine that is up: how it was started, its KV cache, and the memory that came from."""
-
-    deployment: Deployment
-    plan: KvPlan
-    memories: tuple[StageMemory, ...]
-    free_bytes: tuple[int, ...]  # per stage, for KV
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,118 +38,103 @@ class SimulatorDriver:
         Every load meets a fresh engine, and the stages' times are summed over all. Of several data ranks the first is
         simulated, which has the largest share of the requests; see `of_all_ranks`.
         """
-        if (chosen := self.problem.of(candidate)) is not self.problem:
-            return SimulatorDriver(chosen).measure(candidate)
-        problem, started = self.problem, self._start(candidate)
-        runs = [self._run(part, candidate, started, record_timeline=False) for part in problem.parts]
-        plan, ranks = started.plan, problem.layout.dp
-        stages = self._stage_reports(candidate, runs, started)
+        resolved = ResolvedCandidate(self.problem, candidate)
+        problem, plan = resolved.problem, _start(resolved)
+        runs = [_run(resolved, part.rank_load, plan) for part in problem.parts]
+        ranks = problem.layout.dp
+        stages = _stage_reports(resolved, runs, plan)
         stage, reason = limit_of(runs, stages, plan)
-        shares = [len(part.rank_requests) / len(part.requests) for part in problem.parts]
+        shares = [len(part.rank_load.requests) / len(part.load.requests) for part in problem.parts]
         served = [of_all_ranks(metrics(run, problem.goodput), share) for run, share in zip(runs, shares, strict=True)]
         capacity = {"kv_tokens": float(ranks * plan.tokens), "kv_blocks": float(ranks * plan.num_blocks)}
-        found = {**problem.figures(served), **capacity}
+        found = {**run_figures(problem, served), **capacity}
         return Measurement(
             metrics=found,
             stages=stages,
-            regime=self.problem.engine.flow(started.deployment).name,
+            regime=resolved.flow.name,
             kv_blocks=plan.num_blocks,
             kv_tokens=plan.tokens,
             limiting_stage=stage,
             limiting_reason=reason,
             simulated=True,
-            constraints=self.problem.missed_limits(found),
+            constraints=missed_limits(problem, found),
         )
 
     def run_without_host(self, candidate: Candidate) -> Run:
         """The same simulation of the only load on a host that takes no time beside the stages. Raises as `measure`."""
-        if (chosen := self.problem.of(candidate)) is not self.problem:
-            return SimulatorDriver(chosen).run_without_host(candidate)
-        started = self._start(candidate)
-        return self._run(self.problem, candidate, started, record_timeline=False, overheads=Overheads())
+        resolved = ResolvedCandidate(self.problem, candidate)
+        return _run(resolved, resolved.problem.rank_load, _start(resolved), overheads=Overheads())
 
     def timeline(self, candidate: Candidate) -> Timeline:
         """The same simulation of the only load step by step, with what every stage did when. Raises as `measure`."""
-        if (chosen := self.problem.of(candidate)) is not self.problem:
-            return SimulatorDriver(chosen).timeline(candidate)
-        timeline = self._run(self.problem, candidate, self._start(candidate), record_timeline=True).timeline
+        resolved = ResolvedCandidate(self.problem, candidate)
+        timeline = _run(resolved, resolved.problem.rank_load, _start(resolved), record_timeline=True).timeline
         assert timeline is not None  # noqa: S101 - asked for
         return timeline
 
-    def _start(self, candidate: Candidate) -> _Started:
-        """What the engine does before it takes requests."""
-        problem = self.problem
-        deployment = problem.deployment(candidate)
-        if broken := problem.engine.check(deployment):
-            reasons = "; ".join(f"{one.message} [{one.source}]" for one in broken)
-            raise Refused(f"the engine refuses this: {reasons}", excess=float(len(broken)))
-        memories = problem.stage_memory(candidate)
-        _check_weights(memories)
-        free_bytes = problem.kv_bytes(candidate, memories)
-        plan = self._plan_kv(deployment, candidate.partition, free_bytes)
-        return _Started(deployment, plan, memories, free_bytes)
 
-    def _run(
-        self,
-        part: Problem,
-        candidate: Candidate,
-        started: _Started,
-        *,
-        record_timeline: bool,
-        overheads: Overheads | None = None,
-    ) -> Run:
-        """Simulate the load of `part`."""
-        load, plan = part.load.of_rank(part.layout.dp), started.plan
-        costs = part.costs.stage_costs(candidate.partition)
-        of_part = f"load {load.name}: " if load.name else ""
-        try:
-            return part.engine.run(
-                load.requests,
-                started.deployment,
-                plan,
-                costs,
-                concurrency=load.concurrency,
-                record_timeline=record_timeline,
-                overheads=overheads,
-            )
-        except Refused as error:
-            raise Refused(f"{of_part}{error}", excess=error.excess) from error
-        except OutOfMemory as error:
-            tightest = plan.limiting_stage
-            excess = (error.excess or 1.0) * plan.stage_block_bytes[tightest] / _GIB
-            raise OutOfMemory(f"{of_part}{error}; stage {tightest} decides", excess=excess) from error
+def _start(resolved: ResolvedCandidate) -> KvPlan:
+    """What the engine does before it takes requests. Raises Refused or OutOfMemory, graded."""
+    if broken := resolved.violations:
+        reasons = "; ".join(f"{one.message} [{one.source}]" for one in broken)
+        raise Refused(f"the engine refuses this: {reasons}", excess=float(len(broken)))
+    _check_weights(resolved.memory)
+    try:
+        return resolved.kv_plan
+    except InfeasibleSpace as error:
+        raise Refused(str(error), excess=1.0) from error
+    except OutOfMemory as error:
+        raise OutOfMemory(str(error), excess=(error.excess or _GIB) / _GIB) from error
 
-    def _plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
-        try:
-            return self.problem.engine.plan_kv(deployment, partition, free_bytes)
-        except InfeasibleSpace as error:
-            raise Refused(str(error), excess=1.0) from error
-        except OutOfMemory as error:
-            raise OutOfMemory(str(error), excess=(error.excess or _GIB) / _GIB) from error
 
-    def _stage_reports(self, candidate: Candidate, runs: Sequence[Run], started: _Started) -> tuple[StageReport, ...]:
-        """Times are sums over all `runs`."""
-        layers, plan = self.problem.architecture.layers, started.plan
-        reports, first = [], 0
-        makespan_s = sum(run.makespan_s for run in runs)
-        for stage, count in enumerate(candidate.partition):
-            reports.append(
-                StageReport(
-                    stage=stage,
-                    layers=count,
-                    kinds=dict(Counter(layer.kind for layer in layers[first : first + count])),
-                    compute_s=(compute_s := sum(run.compute_s[stage] for run in runs)),
-                    transfer_s=sum(run.transfer_s[stage] for run in runs),
-                    wait_s=sum(run.wait_s[stage] for run in runs),
-                    busy_fraction=compute_s / makespan_s,
-                    weights_bytes=round(started.memories[stage].weight_bytes),
-                    free_bytes=started.free_bytes[stage],
-                    kv_blocks=plan.stage_blocks[stage],
-                    stranded_bytes=plan.stranded_bytes[stage],
-                )
-            )
-            first += count
-        return tuple(reports)
+def _run(
+    resolved: ResolvedCandidate,
+    load: Load,
+    plan: KvPlan,
+    *,
+    record_timeline: bool = False,
+    overheads: Overheads | None = None,
+) -> Run:
+    """Simulate what one data rank gets."""
+    costs = resolved.problem.costs.stage_costs(resolved.partition)
+    of_part = f"load {load.name}: " if load.name else ""
+    try:
+        return resolved.problem.engine.run(
+            load.requests,
+            resolved.deployment,
+            plan,
+            costs,
+            concurrency=load.concurrency,
+            record_timeline=record_timeline,
+            overheads=overheads,
+        )
+    except Refused as error:
+        raise Refused(f"{of_part}{error}", excess=error.excess) from error
+    except OutOfMemory as error:
+        tightest = plan.limiting_stage
+        excess = (error.excess or 1.0) * plan.stage_block_bytes[tightest] / _GIB
+        raise OutOfMemory(f"{of_part}{error}; stage {tightest} decides", excess=excess) from error
+
+
+def _stage_reports(resolved: ResolvedCandidate, runs: Sequence[Run], plan: KvPlan) -> tuple[StageReport, ...]:
+    """Times are sums over all `runs`."""
+    makespan_s, kinds, kv_bytes = sum(run.makespan_s for run in runs), resolved.kinds, resolved.kv_bytes
+    return tuple(
+        StageReport(
+            stage=stage,
+            layers=layers,
+            kinds=kinds[stage],
+            compute_s=(compute_s := sum(run.compute_s[stage] for run in runs)),
+            transfer_s=sum(run.transfer_s[stage] for run in runs),
+            wait_s=sum(run.wait_s[stage] for run in runs),
+            busy_fraction=compute_s / makespan_s,
+            weights_bytes=round(resolved.memory[stage].weight_bytes),
+            free_bytes=kv_bytes[stage],
+            kv_blocks=plan.stage_blocks[stage],
+            stranded_bytes=plan.stranded_bytes[stage],
+        )
+        for stage, layers in enumerate(resolved.partition)
+    )
 
 
 def _check_weights(memories: Sequence[StageMemory]) -> None:

@@ -24,8 +24,9 @@ from partitune.engines.deployment import Deployment, flag_knobs
 from partitune.errors import SpecError
 from partitune.export.env_file import comment_line, parse, render
 from partitune.export.placement_notes import placement_notes, stages_differ_on_a_node, start_warnings
-from partitune.partition import format_partition, parse_partition
+from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
 
 HEADER = "written by partitune"
 
@@ -46,12 +47,12 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
     Raises:
         SpecError: a value that cannot be exported, a file that is not ours, or a check that failed; older files stay.
     """
-    config, problem = _config_beside(env_file), problem.of(candidate)
-    deployment = problem.deployment(candidate)
+    config, resolved = _config_beside(env_file), ResolvedCandidate(problem, candidate)
+    problem, deployment = resolved.problem, resolved.deployment
     model, warnings = served_model(problem)
-    warnings += start_warnings(problem, candidate)
+    warnings += start_warnings(resolved)
     title = f"{HEADER} {__version__} for {problem.engine.name} {problem.version}"
-    notes = [title, *remarks, *placement_notes(problem, candidate), *(f"warning: {text}" for text in warnings)]
+    notes = [title, *remarks, *placement_notes(resolved), *(f"warning: {text}" for text in warnings)]
     text = render(start_variables(problem, deployment), notes)
     entries = {problem.engine.model_key: model, **problem.engine.config_yaml(deployment)}
     config_text = comment_line(f"{title}; the partition stands in {env_file.name}") + "\n"
@@ -59,8 +60,8 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
     for path in (env_file, config):
         _check_ours(path)
     with _Partial(env_file, text) as new_env_file, _Partial(config, config_text) as new_config:
-        _check_partition(problem, candidate, new_env_file.read(), str(env_file))
-        _check_flags(problem, deployment, entries, new_config.read(), str(config))
+        _check_partition(resolved, new_env_file.read(), str(env_file))
+        _check_flags(resolved, entries, new_config.read(), str(config))
         new_env_file.put_in_place()
         new_config.put_in_place()
     nodes = problem.placement.node_count
@@ -152,25 +153,31 @@ class _Partial:
             self._partial.unlink()
 
 
-def _check_partition(problem: Problem, candidate: Candidate, text: str, source: str) -> None:
+def _check_partition(resolved: ResolvedCandidate, text: str, source: str) -> None:
+    problem = resolved.problem
     name = problem.engine.partition_env
     written = parse(text, source).get(name, "")
     partition = parse_partition(written, stages=problem.stages, layers=problem.layers, source=f"{source}: {name}")
-    if partition != candidate.partition:
+    if partition != resolved.partition:
         raise SpecError(
-            f"export: {source}: read back as partition {format_partition(partition)}, which is not what was written; "
+            f"export: {source}: read back as partition {partition.text}, which is not what was written; "
             f"is {name} set in engine.env?"
         )
 
 
-def _check_flags(problem: Problem, deployment: Deployment, entries: Mapping[str, Knob], text: str, source: str) -> None:
+def _check_flags(resolved: ResolvedCandidate, entries: Mapping[str, Knob], text: str, source: str) -> None:
     """Hold what the engine would take from the file against every flag of the deployment.
 
     A flag that can only be switched on and is off has no entry, and needs none.
     """
-    taken = problem.engine.read_config(yaml.safe_load(text))
+    read_config = resolved.problem.engine.read_config
+    taken = read_config(yaml.safe_load(text))
     named = {key.replace("-", "_").removeprefix("no_") for key in entries}
-    flags = {name: value for name, value in flag_knobs(deployment.knobs).items() if value is not False or name in named}
+    flags = {
+        name: value
+        for name, value in flag_knobs(resolved.deployment.knobs).items()
+        if value is not False or name in named
+    }
     lost = sorted(name for name, value in flags.items() if taken.get(name) != value)
-    if lost or taken != problem.engine.read_config(entries):
+    if lost or taken != read_config(entries):
         raise SpecError(f"export: {source}: read back, the engine would take other values; lost: {', '.join(lost)}")

@@ -7,20 +7,18 @@ over Ray counts the nodes by ids that Ray draws, the driver's first; nothing her
 
 from __future__ import annotations
 
-from partitune.candidate import Candidate
 from partitune.hardware.placement import Placement
-from partitune.partition import Partition
-from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
 
 #: Knobs that make a deployment one side of a KV transfer (vLLM; SGLang, whose `null` means none).
 _TRANSFERS = {"kv_transfer_config": "", "disaggregation_mode": "null"}
 
 
-def placement_notes(problem: Problem, candidate: Candidate) -> tuple[str, ...]:
+def placement_notes(resolved: ResolvedCandidate) -> tuple[str, ...]:
     """One line a stage (layers, node, GPUs), and what follows from it."""
-    placement, lines = problem.placement, []
+    placement, lines = resolved.problem.placement, []
     width = placement.tp * placement.layout.pcp
-    for stage, (first, end) in enumerate(Partition(candidate.partition).ranges):
+    for stage, (first, end) in enumerate(resolved.partition.ranges):
         layers = f"layer {first}" if end == first + 1 else f"layers {first} to {end - 1}"
         for replica, seats in enumerate(placement.seats):
             seat, rank = seats[stage], f" of data rank {replica}" if len(placement.seats) > 1 else ""
@@ -29,8 +27,7 @@ def placement_notes(problem: Problem, candidate: Candidate) -> tuple[str, ...]:
     if stages_differ_on_a_node(placement):
         lines.append("GPUs of one node differ: hold the order above against nvidia-smi; to change it, list the GPUs")
         lines.append("of each node in CUDA_VISIBLE_DEVICES, those of its first stage first")
-    knobs = problem.deployment(candidate).knobs
-    if any(knobs.get(name, none) != none for name, none in _TRANSFERS.items()):
+    if any(resolved.deployment.knobs.get(name, none) != none for name, none in _TRANSFERS.items()):
         lines.append("one side of a KV transfer: the other side must be told this partition too")
     return tuple(lines)
 
@@ -41,15 +38,15 @@ def stages_differ_on_a_node(placement: Placement) -> bool:
     return len(kinds) > len(set(placement.nodes))
 
 
-def start_warnings(problem: Problem, candidate: Candidate) -> tuple[str, ...]:
+def start_warnings(resolved: ResolvedCandidate) -> tuple[str, ...]:
     """What will keep the engine from starting although the trial could be simulated.
 
     vLLM asks for its share of all memory before it looks at what is free (0.32 `v1/worker/utils.py` request_memory).
     """
-    share = problem.engine.effective_knobs(problem.deployment(candidate)).get("gpu_memory_utilization")
+    share = resolved.problem.engine.effective_knobs(resolved.deployment).get("gpu_memory_utilization")
     if share is None:  # SGLang measures what is free
         return ()
-    limits = {one.stage: one.utilization_to_set for one in problem.stage_memory(candidate)}
+    limits = {one.stage: one.utilization_to_set for one in resolved.memory}
     short = {stage: limit for stage, limit in limits.items() if limit is not None}
     if not short:
         return ()

@@ -21,6 +21,7 @@ from partitune.planning.legality import stage_bounds
 from partitune.planning.planner import Planner
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import layout_of
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.typical_batches import cohorts
 from partitune.spec.search_space import SearchSpace
 
@@ -145,21 +146,19 @@ def _judged(problem: Problem, spec: SearchSpace, layout: Layout, knobs: Mapping[
 
 def _most_tok_s(problem: Problem, planner: Planner, partition: tuple[int, ...], knobs: Mapping[str, Knob]) -> float:
     """Output tokens a second under the only load of `problem`, in closed form."""
-    in_flight = cohorts(problem.rank_requests, problem.rank_concurrency, problem.engine.flow(problem.start(knobs)))
+    in_flight = cohorts(problem.rank_load, problem.engine.flow(problem.start(knobs)))
     stage_s = planner.stage_seconds(partition, knobs)
-    output_tokens = sum(request.output_tokens for request in problem.requests)
+    output_tokens = sum(request.output_tokens for request in problem.load.requests)
     return output_tokens / max(float(stage_s.max()), float(stage_s.sum()) / in_flight)
 
 
 def _shortest(problem: Problem, knobs: Mapping[str, Knob]) -> str:
     """What the engine's own split is short of; empty where it is not memory."""
-    candidate = Candidate(problem.default_partition, knobs)
-    memories = problem.stage_memory(candidate)
-    if short := [memory for memory in memories if not memory.fits]:
+    resolved = ResolvedCandidate(problem, Candidate(problem.default_partition, knobs))
+    if short := [memory for memory in resolved.memory if not memory.fits]:
         return min(short, key=lambda one: one.kv_bytes).verdict
     try:
-        free_bytes = problem.kv_bytes(candidate, memories)
-        problem.engine.plan_kv(problem.deployment(candidate), candidate.partition, free_bytes)
+        resolved.kv_plan  # noqa: B018 - asked for what it raises
     except OutOfMemory as error:
         return str(error)
     return ""

@@ -21,6 +21,7 @@ from partitune.partition import Partition
 from partitune.planning.legality import Bounds, Windows, allowed_windows
 from partitune.planning.problem import Problem
 from partitune.planning.solver import Solution, along, minimise_ttft, pareto_front
+from partitune.planning.stage_memory import kv_bytes_tensor
 from partitune.planning.stage_times import StageTimes, Work
 from partitune.planning.typical_batches import typical_batches
 from partitune.planning.workload_mix import Over
@@ -124,8 +125,7 @@ class Planner:
         problem = self._problem
         prompt = 0.0
         for part, share in zip(problem.parts, problem.mix.shares, strict=True):
-            requests = part.rank_requests
-            prompt += share * sum(request.prompt_tokens for request in requests) / len(requests)
+            prompt += share * part.rank_load.mean_prompt_tokens
         chunks = math.ceil(prompt / problem.engine.flow(problem.start(knobs)).step_tokens)
         tokens = math.ceil(prompt / chunks)
         return Batch(tokens, tokens * (prompt + 1) / 2, sampled=1), chunks
@@ -139,12 +139,12 @@ class Planner:
         """
         problem = self._problem
         flow, mix, parts = problem.engine.flow(problem.start(knobs)), problem.mix, problem.parts
-        works = [typical_batches(part.rank_requests, part.rank_concurrency, flow) for part in parts]
+        works = [typical_batches(part.rank_load, flow) for part in parts]
         if len(works) == 1:
             return tuple(works)
         seconds = [self._times.fluid_bound_s(work) for work in works]
         if mix.over is Over.WORST:
-            tokens = [sum(request.output_tokens for request in part.rank_requests) for part in parts]
+            tokens = [sum(request.output_tokens for request in part.rank_load.requests) for part in parts]
             _, fewest = max(zip((s / own for s, own in zip(seconds, tokens, strict=True)), tokens, strict=True))
             return tuple(_times(work, fewest / own) for work, own in zip(works, tokens, strict=True))
         counts = [share * sum(seconds) / own for share, own in zip(mix.shares, seconds, strict=True)]
@@ -154,7 +154,7 @@ class Planner:
         """KV blocks of every window, and which windows are legal and hold enough of them."""
         problem = self._problem
         deployment = problem.start(knobs)
-        blocks = problem.engine.kv_blocks(deployment, problem.kv_bytes_tensor(knobs))
+        blocks = problem.engine.kv_blocks(deployment, kv_bytes_tensor(problem, knobs))
         return blocks, self._windows & (blocks >= problem.engine.fewest_kv_blocks(deployment))
 
     def _solve(self, knobs: Mapping[str, Knob]) -> tuple[Solution, ...]:

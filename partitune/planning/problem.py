@@ -1,8 +1,8 @@
 """What is fixed while candidates vary: the model's layers, the stages' places, the engine, the load.
 
 Decision: a candidate is judged against one frozen value that can be pickled to any worker. A candidate may name a
-layout other than the file's; `of` then makes the same problem on that layout, and of several loads `parts` makes a
-problem each, so that everything below stays written for one layout and one load.
+layout other than the file's; `on` then makes the same problem on that layout (`resolved_candidate` is where it is
+asked for), and of several loads `parts` makes a problem each, so that what lies below is written for one of each.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-import numpy as np
-
-from partitune.candidate import Candidate, Knob
-from partitune.costs.cost_model import CostModel, Floats
-from partitune.costs.memory import MemoryModel, StageMemory
+from partitune.candidate import Knob
+from partitune.costs.cost_model import CostModel
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
@@ -28,8 +25,6 @@ from partitune.models.architecture import Architecture
 from partitune.partition import Partition
 from partitune.planning.serving_cost import Tariff
 from partitune.planning.workload_mix import Load, Mix
-from partitune.simulation.request import Request
-from partitune.spec.objectives import METRICS, Direction
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +46,21 @@ class Problem:
     limits: Mapping[str, float]  # service-level objectives: metric -> worst value accepted
     costs: CostModel
     cluster: ClusterGpus
-    _on_layout: dict[str, Problem] = field(default_factory=dict, compare=False, repr=False)  # those made so far
-
-    def of(self, candidate: Candidate) -> Problem:
-        """The problem on the layout that `candidate` names; this one where it names none.
-
-        Raises:
-            SpecError: not the name of a layout, or the cluster cannot hold it.
-        """
-        return self.on(candidate.layout)
+    #: The same on other layouts, as far as they were asked for.
+    _on_layout: dict[str, Problem] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def on(self, name: str | None) -> Problem:
         """The same problem on the layout of that name; this one for None.
 
         Raises:
-            SpecError: as `of`.
+            SpecError: not the name of a layout, or the cluster cannot hold it.
         """
         if name is None or name == self.layout.name:
             return self
         if name not in self._on_layout:
             placement = self.placed(layout_named(name, self.layout))
             costs = roofline_costs(self.architecture, placement, self.engine)
-            self._on_layout[name] = replace(self, placement=placement, costs=costs, _on_layout={})
+            self._on_layout[name] = replace(self, placement=placement, costs=costs)
         return self._on_layout[name]
 
     def placed(self, layout: Layout) -> Placement:
@@ -94,7 +82,7 @@ class Problem:
         """This problem under each of its loads alone, in the order of the file."""
         if len(self.mix.loads) == 1:
             return (self,)
-        return tuple(replace(self, mix=Mix((load,)), _on_layout={}) for load in self.mix.loads)
+        return tuple(replace(self, mix=Mix((load,))) for load in self.mix.loads)
 
     def part(self, name: str) -> Problem:
         """This problem under the load of that name alone.
@@ -116,24 +104,9 @@ class Problem:
         return self.mix.loads[0]
 
     @property
-    def requests(self) -> tuple[Request, ...]:
-        """The requests of the only load."""
-        return self.load.requests
-
-    @property
-    def concurrency(self) -> int | None:
-        """Most requests outstanding of the only load; None: they come at their arrival times."""
-        return self.load.concurrency
-
-    @property
-    def rank_requests(self) -> tuple[Request, ...]:
-        """The requests of the first data rank under the only load."""
-        return self.load.of_rank(self.layout.dp).requests
-
-    @property
-    def rank_concurrency(self) -> int | None:
-        """Most requests outstanding on the first data rank under the only load."""
-        return self.load.of_rank(self.layout.dp).concurrency
+    def rank_load(self) -> Load:
+        """What the first data rank gets of the only load."""
+        return self.load.of_rank(self.layout.dp)
 
     @property
     def stages(self) -> int:
@@ -150,10 +123,6 @@ class Problem:
         """What this engine version does by itself (or the split rule the space names)."""
         return Partition(self.engine.default_partition(self.layers, self.stages, self.version, self.split_rule))
 
-    def deployment(self, candidate: Candidate) -> Deployment:
-        """The engine start of `candidate`: the baseline overlaid with its knobs."""
-        return self.start(candidate.knobs, candidate.partition)
-
     def start(self, knobs: Mapping[str, Knob], partition: tuple[int, ...] | None = None) -> Deployment:
         """The engine start of these knobs; without a partition the engine splits by itself."""
         return Deployment(
@@ -166,55 +135,6 @@ class Problem:
             runner=self.runner,
             nodes=self.placement.node_count,
         )
-
-    def stage_memory(self, candidate: Candidate) -> tuple[StageMemory, ...]:
-        """Memory of every stage of `candidate`, term by term."""
-        return self._memory(self.deployment(candidate)).partition(candidate.partition)
-
-    def kv_bytes(self, candidate: Candidate, known: Sequence[StageMemory] | None = None) -> tuple[int, ...]:
-        """Bytes per GPU that every stage of `candidate` gives to KV: what is left, or what the flag says.
-
-        `known` is its `stage_memory`, where that was asked for before.
-        """
-        given = fixed_kv_bytes(self.engine.effective_knobs(self.deployment(candidate)))
-        if given is not None:
-            return (given,) * self.stages
-        return tuple(int(memory.kv_bytes) for memory in known or self.stage_memory(candidate))
-
-    def kv_bytes_tensor(self, knobs: Mapping[str, Knob]) -> Floats:
-        """The same for every (stage, first layer, end layer); -inf where the stage does not fit."""
-        deployment = self.start(knobs)
-        free = self._memory(deployment).kv_tensor()
-        given = fixed_kv_bytes(self.engine.effective_knobs(deployment))
-        return free if given is None else np.where(np.isfinite(free), float(given), free)
-
-    def _memory(self, deployment: Deployment) -> MemoryModel:
-        return MemoryModel(self.architecture, self.placement, self.engine.memory_settings(deployment))
-
-    def figures(self, served: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """Metrics of a run from what the clients of every load saw: put together, with the bill, then those of parts.
-
-        The bill of a mix is that of its throughput, not the mean of the parts' bills.
-        """
-        whole = self.mix.combined(served)
-        return {**whole, **self._bill(whole), **self.mix.by_part([{**one, **self._bill(one)} for one in served])}
-
-    def _bill(self, served: Mapping[str, float]) -> dict[str, float]:
-        return self.tariff.metrics(served.get("output_throughput_tok_s", 0.0), self.layout.gpus)
-
-    def missed_limits(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """How far each limit is missed, as a share of the limit; <= 0 is kept."""
-        return {
-            name: (metrics[name] - limit if METRICS[name] is Direction.MINIMIZE else limit - metrics[name]) / limit
-            for name, limit in self.limits.items()
-            if name in metrics  # a run of one output token a request has no time per output token
-        }
-
-
-def fixed_kv_bytes(settings: Mapping[str, Knob]) -> int | None:
-    """Bytes per GPU that `kv_cache_memory_bytes` gives to KV on every stage; None: the engine measures what is left."""
-    given = settings.get("kv_cache_memory_bytes")
-    return given if isinstance(given, int) else None
 
 
 def roofline_costs(architecture: Architecture, placement: Placement, chosen: Engine) -> CostModel:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from partitune.candidate import Candidate, Knob
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.typical_batches import cohorts, typical_batches
 from partitune.spec.knobs import RealRange, WholeRange, knob_allows
 
@@ -42,11 +43,11 @@ def predicted_output_tok_s(problem: Problem, partition: Sequence[int], knobs: Ma
         rates = [predicted_output_tok_s(part, partition, knobs) for part in problem.parts]
         return problem.mix.figure("output_throughput_tok_s", rates)
     flow = problem.engine.flow(problem.start(knobs))
-    fit = _requests_that_fit(problem, Candidate(tuple(partition), knobs))
+    fit = _requests_that_fit(ResolvedCandidate(problem, Candidate(tuple(partition), knobs)))
     flow = flow if fit is None else replace(flow, max_requests=max(1, min(flow.max_requests, fit)))
-    load = (problem.rank_requests, problem.rank_concurrency, flow)
-    in_flight, costs, seconds = cohorts(*load), problem.costs.stage_costs(partition), 0.0
-    for batch, count in typical_batches(*load):
+    load = problem.rank_load
+    in_flight, costs, seconds = cohorts(load, flow), problem.costs.stage_costs(partition), 0.0
+    for batch, count in typical_batches(load, flow):
         handed = (0.0, *costs.transfer_s(batch.tokens), 0.0)
         stage_s = [
             handed[stage] + computing + handed[stage + 1] for stage, computing in enumerate(costs.compute_s(batch))
@@ -55,19 +56,18 @@ def predicted_output_tok_s(problem: Problem, partition: Sequence[int], knobs: Ma
             seconds += sum(stage_s) + max(count - 1, 0) * max(stage_s)
         else:
             seconds += count / throughput_bound(stage_s, in_flight)
-    share = len(problem.rank_requests) / len(problem.requests)
-    return sum(request.output_tokens for request in problem.rank_requests) / seconds / share
+    share = len(load.requests) / len(problem.load.requests)
+    return sum(request.output_tokens for request in load.requests) / seconds / share
 
 
-def _requests_that_fit(problem: Problem, candidate: Candidate) -> int | None:
+def _requests_that_fit(resolved: ResolvedCandidate) -> int | None:
     """Requests of mean length, half written, that the KV cache of a data rank holds; None: it does not start."""
-    requests = problem.rank_requests
+    requests = resolved.problem.rank_load.requests
     context = sum(request.prompt_tokens + request.output_tokens / 2 for request in requests) / len(requests)
     try:
-        plan = problem.engine.plan_kv(problem.deployment(candidate), candidate.partition, problem.kv_bytes(candidate))
+        return int(resolved.kv_plan.tokens / context)
     except (InfeasibleSpace, OutOfMemory):
         return None
-    return int(plan.tokens / context)
 
 
 def fastest_first(

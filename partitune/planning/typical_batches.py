@@ -8,31 +8,26 @@ into one batch at most (facts of the schedulers, see engines/*/scheduler).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from partitune.costs.cost_model import Batch
 from partitune.engines.scheduling import Flow
-from partitune.simulation.request import Request
+from partitune.planning.workload_mix import Load
 
 
-def typical_batches(
-    requests: Sequence[Request], concurrency: int | None, flow: Flow
-) -> tuple[tuple[Batch, float], ...]:
+def typical_batches(load: Load, flow: Flow) -> tuple[tuple[Batch, float], ...]:
     """The prefill step and the decode step of a load, each with how often it comes.
 
     Args:
-        requests: the load.
-        concurrency: most requests outstanding; None: as many as the engine admits.
+        load: of one data rank; without a limit on those outstanding the engine admits as many as it can.
         flow: how the engine cuts the load into batches.
     """
-    count = len(requests)
-    prompt = sum(request.prompt_tokens for request in requests) / count
-    output = sum(request.output_tokens for request in requests) / count
-    outstanding, chunk = _first_steps(requests, concurrency, flow)
+    count = len(load.requests)
+    prompt = load.mean_prompt_tokens
+    output = sum(request.output_tokens for request in load.requests) / count
+    outstanding, chunk = _first_steps(load, flow)
     prefill_steps = count * prompt / chunk
     finished = max(1, round(count / prefill_steps))  # prompts that end in a step
     found = [(Batch(prefill_tokens=chunk, prefill_pairs=chunk * (prompt + 1) / 2, sampled=finished), prefill_steps)]
-    together = max(1, round(outstanding / cohorts(requests, concurrency, flow)))
+    together = max(1, round(outstanding / cohorts(load, flow)))
     if output > 1:
         context = round(together * (prompt + output / 2))
         batch = Batch(decode_tokens=together, decode_context=context, sampled=together)
@@ -40,16 +35,15 @@ def typical_batches(
     return tuple(found)
 
 
-def cohorts(requests: Sequence[Request], concurrency: int | None, flow: Flow) -> int:
+def cohorts(load: Load, flow: Flow) -> int:
     """Groups of requests that decode apart from one another: batches in flight. Arguments as above."""
-    outstanding, chunk = _first_steps(requests, concurrency, flow)
-    prompt = sum(request.prompt_tokens for request in requests) / len(requests)
-    return min(flow.cohorts, outstanding, max(1, round(outstanding * prompt / chunk)))
+    outstanding, chunk = _first_steps(load, flow)
+    return min(flow.cohorts, outstanding, max(1, round(outstanding * load.mean_prompt_tokens / chunk)))
 
 
-def _first_steps(requests: Sequence[Request], concurrency: int | None, flow: Flow) -> tuple[int, int]:
+def _first_steps(load: Load, flow: Flow) -> tuple[int, int]:
     """Requests that are served at once, and prompt tokens of a step."""
-    count = len(requests)
-    prompt = sum(request.prompt_tokens for request in requests) / count
-    outstanding = min(count, flow.max_requests, concurrency or count)
-    return outstanding, max(1, round(min(flow.step_tokens, min(outstanding, flow.cohort_requests) * prompt)))
+    count = len(load.requests)
+    outstanding = min(count, flow.max_requests, load.concurrency or count)
+    together = min(outstanding, flow.cohort_requests)
+    return outstanding, max(1, round(min(flow.step_tokens, together * load.mean_prompt_tokens)))

@@ -37,6 +37,11 @@ class Load:
     name: str = ""  # in a mix
     weight: float = 1.0
 
+    @property
+    def mean_prompt_tokens(self) -> float:
+        """Tokens of a prompt, on average."""
+        return sum(request.prompt_tokens for request in self.requests) / len(self.requests)
+
     def of_rank(self, ranks: int) -> Load:
         """What the first of so many data ranks gets, which has as much as any: requests are dealt out in turn."""
         outstanding = None if self.concurrency is None else -(-self.concurrency // ranks)

@@ -24,6 +24,7 @@ from partitune.partition import Partition, format_partition
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.stage_order import count_orders, launchable_orders
 from partitune.planning.typical_batches import cohorts
 from partitune.report.output import Output, table
@@ -150,7 +151,7 @@ def solve(spec: SearchSpace, settings: Mapping[str, Knob]) -> Solved:
         infeasible = str(error)
     rows = []
     for partition, names in named.items():
-        kv_tokens, memory, reasons = _judged(problem, Candidate(partition, knobs))
+        kv_tokens, memory, reasons = _judged(ResolvedCandidate(problem, Candidate(partition, knobs)))
         stage_s = tuple(planner.stage_seconds(partition, knobs).tolist())
         prompt_s = planner.prompt_s(partition, knobs)
         rows.append(Row(tuple(names), partition, stage_s, prompt_s, kv_tokens, memory, reasons))
@@ -162,7 +163,7 @@ def solve(spec: SearchSpace, settings: Mapping[str, Knob]) -> Solved:
         regime=flow.name,
         rows=tuple(rows),
         fluid_s=planner.fluid_bound_s(knobs),
-        in_flight=max(cohorts(part.rank_requests, part.rank_concurrency, flow) for part in problem.parts),
+        in_flight=max(cohorts(part.rank_load, flow) for part in problem.parts),
         cost_source=problem.costs.source,
         infeasible=infeasible,
         orders=orders,
@@ -170,19 +171,18 @@ def solve(spec: SearchSpace, settings: Mapping[str, Knob]) -> Solved:
     )
 
 
-def _judged(problem: Problem, candidate: Candidate) -> tuple[int | None, tuple[StageMemory, ...], tuple[str, ...]]:
+def _judged(resolved: ResolvedCandidate) -> tuple[int | None, tuple[StageMemory, ...], tuple[str, ...]]:
     """KV tokens, memory of every stage, and why it cannot run."""
-    deployment, memory = problem.deployment(candidate), problem.stage_memory(candidate)
-    reasons = [*illegal_reasons(problem.architecture, candidate.partition)]
+    memory = resolved.memory
+    reasons = [*illegal_reasons(resolved.problem.architecture, resolved.partition)]
     reasons += [one.verdict for one in memory if not one.fits]
-    reasons += [one.message for one in problem.engine.check(deployment)]
+    reasons += [one.message for one in resolved.violations]
     if reasons:
         return None, memory, tuple(reasons)
     try:
-        plan = problem.engine.plan_kv(deployment, candidate.partition, problem.kv_bytes(candidate, memory))
+        return resolved.kv_plan.tokens, memory, ()
     except (InfeasibleSpace, OutOfMemory) as error:
         return None, memory, (str(error),)
-    return plan.tokens, memory, ()
 
 
 def _orders(spec: SearchSpace, problem: Problem, knobs: Mapping[str, Knob]) -> tuple[tuple[StageOrder, ...], str]:

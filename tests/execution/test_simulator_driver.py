@@ -10,6 +10,7 @@ from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import load_search_space
 from tests.contracts.driver import DriverContract
@@ -102,7 +103,7 @@ def test_sglangs_kv_is_the_least_free_memory_over_the_largest_cell() -> None:
     """SGLang 0.5.23 `kv_cache_configurator.py`: here the two are different stages."""
     posed = problem("kimi-k3-pp8-tp2-sglang", engine__flags__max_mamba_cache_size=300)
     candidate = Candidate((12, 12, 11, 11, 11, 11, 14, 11))
-    free = [int(stage.kv_bytes) for stage in posed.stage_memory(candidate)]
+    free = [int(stage.kv_bytes) for stage in ResolvedCandidate(posed, candidate).memory]
     found = SimulatorDriver(posed).measure(candidate)
     latent = [stage.kinds["mla+moe"] for stage in found.stages]
     assert (free.index(min(free)), latent.index(max(latent))) == (6, 7)

@@ -19,6 +19,7 @@ from partitune.errors import SpecError
 from partitune.export.deploy import export
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.search_space import SearchSpace
 from tests.env_file_readers import READERS, SHELLS, source
 
@@ -223,7 +224,7 @@ def test_a_share_of_memory_that_is_not_free_is_warned_of(tmp_path: Path) -> None
     (warning,) = export(space, Candidate((18, 18)), tmp_path / "x.env", ()).warnings
     assert warning.startswith("gpu_memory_utilization 0.95 does not start on stage 1; set 0.")
     most = float(warning.split()[-3])
-    assert space.stage_memory(Candidate((18, 18)))[1].utilization_to_set == most
+    assert ResolvedCandidate(space, Candidate((18, 18))).memory[1].utilization_to_set == most
     assert f"# warning: {warning}\n" in (tmp_path / "x.env").read_text()
     heeded = problem(cluster=cluster, engine=engine(flags={"gpu_memory_utilization": most}))
     assert export(heeded, Candidate((18, 18)), tmp_path / "x.env", ()).warnings == ()

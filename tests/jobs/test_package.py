@@ -90,7 +90,7 @@ def test_in_the_job_a_shipped_file_stands_for_the_one_at_home(
     there = resolve(in_job)
     assert there.architecture.layers == at_home.architecture.layers
     assert there.architecture.name == at_home.architecture.name == "model"
-    assert there.requests == at_home.requests
+    assert there.load.requests == at_home.load.requests
     assert there.model == at_home.model
 
 

@@ -184,7 +184,7 @@ def test_a_search_starts_from_the_files_layout_and_then_tries_the_others_best() 
     assert proposals[-1].origin == "predicted"
     assert set(layouts[3:-1]) == {"tp1-pp3", "tp1-pp2-dp2", "tp1-pp1-dp4", "tp2-pp2", "tp2-pp1-dp2", "tp4-pp1"}
     for proposal in proposals:
-        assert len(proposal.candidate.partition) == problem.of(proposal.candidate).stages
+        assert len(proposal.candidate.partition) == problem.on(proposal.candidate.layout).stages
         assert sum(proposal.candidate.partition) == 36
 
 
@@ -213,8 +213,8 @@ def test_a_layout_is_measured_as_if_it_were_the_files_own() -> None:
 def test_data_ranks_add_up_and_share_the_requests() -> None:
     one = resolve(space("qwen3-8b", cluster("L40S", 1), {"layouts": None}))
     two = resolve(space("qwen3-8b", cluster("L40S", 2), {"dp": 2, "layouts": None}))
-    assert len(two.rank_requests) == 16
-    assert two.rank_concurrency == 16
+    assert len(two.rank_load.requests) == 16
+    assert two.rank_load.concurrency == 16
     halves = [run(SimulatorDriver(problem), candidate_of(problem, None, {})).measurement for problem in (one, two)]
     assert halves[0] is not None
     assert halves[1] is not None

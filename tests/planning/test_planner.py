@@ -15,6 +15,7 @@ from partitune.planning.legality import stage_bounds
 from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS, Planner
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.search_space import SearchSpace, load_search_space
 
 
@@ -41,13 +42,12 @@ def test_the_exact_plan_has_the_least_slowest_stage_of_all_that_fit(gpu: str | l
     made = planner(posed)
     fitting = []
     for partition in all_partitions(36, 3):
-        candidate = Candidate(partition)
-        memory = posed.stage_memory(candidate)
+        resolved = ResolvedCandidate(posed, Candidate(partition))
         try:
-            posed.engine.plan_kv(posed.deployment(candidate), partition, posed.kv_bytes(candidate))
+            assert resolved.kv_plan.num_blocks
         except (InfeasibleSpace, OutOfMemory):
             continue
-        if all(stage.fits for stage in memory):
+        if all(stage.fits for stage in resolved.memory):
             fitting.append(partition)
     assert len(fitting) > 100
     best = min(made.stage_seconds(partition, {}).max() for partition in fitting)
@@ -60,17 +60,14 @@ def test_the_front_trades_stage_time_for_blocks() -> None:
     posed = problem()
     made = planner(posed)
     front = made.front({})
-    blocks = [
-        posed.engine.plan_kv(posed.deployment(c), c.partition, posed.kv_bytes(c)).num_blocks
-        for c in (Candidate(one.partition) for one in front)
-    ]
+    blocks = [ResolvedCandidate(posed, Candidate(one.partition)).kv_plan.num_blocks for one in front]
     times = [float(made.stage_seconds(one.partition, {}).max()) for one in front]
     assert times == sorted(times)
     assert blocks == sorted(blocks)
     most = max(
-        posed.engine.plan_kv(posed.deployment(c), c.partition, posed.kv_bytes(c)).num_blocks
-        for c in map(Candidate, all_partitions(36, 3))
-        if all(stage.fits for stage in posed.stage_memory(c)) and max(c.partition) <= 16
+        resolved.kv_plan.num_blocks
+        for resolved in (ResolvedCandidate(posed, Candidate(one)) for one in all_partitions(36, 3))
+        if all(stage.fits for stage in resolved.memory) and max(resolved.partition) <= 16
     )
     assert blocks[-1] == most
 

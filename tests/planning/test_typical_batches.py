@@ -10,13 +10,14 @@ from partitune.engines.registry import engine
 from partitune.engines.scheduling import Flow
 from partitune.hardware.parallelism import Layout
 from partitune.planning.typical_batches import typical_batches
-from partitune.simulation.request import Request
+from partitune.planning.workload_mix import Load
 from partitune.simulation.workload import RandomWorkload
 from tests.small_models import H200, architecture
 
 
-def requests(count: int, prompt: int, output: int) -> tuple[Request, ...]:
-    return tuple(RandomWorkload(count=count, prompt_tokens=prompt, output_tokens=output).requests())
+def load(count: int, prompt: int, output: int, concurrency: int | None) -> Load:
+    drawn = RandomWorkload(count=count, prompt_tokens=prompt, output_tokens=output)
+    return Load(tuple(drawn.requests()), concurrency)
 
 
 def vllm(tokens: int, seqs: int = 128, stages: int = 8, *, merges: bool = False) -> Flow:
@@ -35,7 +36,7 @@ def sglang(**knobs: Knob) -> Flow:
 
 def test_a_burst_that_fits_one_step_is_one_batch() -> None:
     """The profile study: 16 prompts of 256 tokens under a budget of 16384 travel as one batch of 4096 (report 29)."""
-    (prefill, prefills), (decode, decodes) = typical_batches(requests(16, 256, 32), 16, vllm(16384))
+    (prefill, prefills), (decode, decodes) = typical_batches(load(16, 256, 32, 16), vllm(16384))
     assert (prefill.prefill_tokens, prefills) == (4096, 1)
     assert prefill.sampled == 16
     assert (decode.decode_tokens, decodes) == (16, 31)
@@ -44,34 +45,33 @@ def test_a_burst_that_fits_one_step_is_one_batch() -> None:
 
 def test_a_smaller_budget_makes_cohorts_where_batches_overlap() -> None:
     """512 tokens are two prompts: eight steps, and eight cohorts of two that decode apart."""
-    (prefill, prefills), (decode, decodes) = typical_batches(requests(16, 256, 32), 16, vllm(512))
+    (prefill, prefills), (decode, decodes) = typical_batches(load(16, 256, 32, 16), vllm(512))
     assert (prefill.prefill_tokens, prefills) == (512, 8)
     assert (decode.decode_tokens, decodes) == (2, 8 * 31)
 
 
 def test_in_r1_all_that_decode_are_one_batch_whatever_the_budget() -> None:
-    _, (decode, decodes) = typical_batches(requests(16, 256, 32), 16, vllm(512, merges=True))
+    _, (decode, decodes) = typical_batches(load(16, 256, 32, 16), vllm(512, merges=True))
     assert (decode.decode_tokens, decodes) == (16, 31)
 
 
 @pytest.mark.parametrize(("concurrency", "seqs", "outstanding"), [(4, 128, 4), (None, 8, 8), (None, 128, 16)])
 def test_no_more_decode_together_than_are_admitted(concurrency: int | None, seqs: int, outstanding: int) -> None:
-    load = requests(16, 256, 32)
-    _, (decode, _) = typical_batches(load, concurrency, vllm(16384, seqs, merges=True))
+    _, (decode, _) = typical_batches(load(16, 256, 32, concurrency), vllm(16384, seqs, merges=True))
     assert decode.decode_tokens == outstanding
 
 
 def test_work_is_kept_whatever_the_flags() -> None:
-    load = requests(64, 300, 50)
+    many = load(64, 300, 50, 32)
     for tokens in (256, 1000, 4096, 65536):
         for flow in (vllm(tokens, stages=4, merges=True), vllm(tokens, stages=4), sglang(chunked_prefill_size=tokens)):
-            (prefill, prefills), (decode, decodes) = typical_batches(load, 32, flow)
+            (prefill, prefills), (decode, decodes) = typical_batches(many, flow)
             assert prefill.prefill_tokens * prefills == pytest.approx(64 * 300)
             assert decode.decode_tokens * decodes == pytest.approx(64 * 49)
 
 
 def test_one_output_token_has_no_decode() -> None:
-    assert len(typical_batches(requests(8, 100, 1), 8, vllm(2048))) == 1
+    assert len(typical_batches(load(8, 100, 1, 8), vllm(2048))) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,5 +87,5 @@ def test_one_output_token_has_no_decode() -> None:
     ],
 )
 def test_a_slot_of_sglang_takes_so_many(knobs: dict[str, Knob], together: int) -> None:
-    _, (decode, decodes) = typical_batches(requests(16, 256, 32), 16, sglang(**knobs))
+    _, (decode, decodes) = typical_batches(load(16, 256, 32, 16), sglang(**knobs))
     assert (decode.decode_tokens, decodes) == (together, 16 * 31 / together)

@@ -181,20 +181,20 @@ def test_layouts_are_ordered_for_the_mix() -> None:
     varied = space(mix(), parallel={"tp": 1, "pp": 2, "layouts": "auto"})
     posed = resolve(varied)
     proposals = list(Space(posed, varied).first_proposals())
-    assert {"tp1-pp2", "tp2-pp1", "tp1-pp1-dp2"} <= {one.candidate.knobs["layout"] for one in proposals}
-    both = next(one.candidate for one in proposals if one.candidate.knobs["layout"] == "tp1-pp1-dp2")
+    assert {"tp1-pp2", "tp2-pp1", "tp1-pp1-dp2"} <= {one.candidate.layout for one in proposals}
+    both = next(one.candidate for one in proposals if one.candidate.layout == "tp1-pp1-dp2")
     found = SimulatorDriver(posed).measure(both).metrics
     assert found["long/request_throughput_req_s"] > 0
-    assert [len(part.on("tp1-pp1-dp2").rank_requests) for part in posed.parts] == [12, 3]
+    assert [len(part.on("tp1-pp1-dp2").rank_load.requests) for part in posed.parts] == [12, 3]
 
 
 def test_parts_are_drawn_apart_and_travel_to_workers() -> None:
     uneven = {**CHAT, "range_ratio": 0.5}
     posed: Problem = resolve(space({"kind": "mix", "parts": [{**uneven, "name": name} for name in "abc"]}))
-    drawn = [part.requests for part in posed.parts]
+    drawn = [part.load.requests for part in posed.parts]
     assert all(one != other for one, other in itertools.combinations(drawn, 2))
-    assert drawn[0] == resolve(space(uneven)).requests
-    assert [part.requests for part in pickle.loads(pickle.dumps(posed)).parts] == drawn
+    assert drawn[0] == resolve(space(uneven)).load.requests
+    assert [part.load.requests for part in pickle.loads(pickle.dumps(posed)).parts] == drawn
     with pytest.raises(SpecError, match="found 'caht', did you mean chat"):
         resolve(space(mix())).part("caht")
     with pytest.raises(SpecError, match="none, as the workload is one load"):
@@ -259,6 +259,6 @@ def test_a_search_over_a_mix_shows_every_part_of_a_trial(
 
 def test_what_needs_one_load_refuses_a_mix() -> None:
     posed = resolve(space(mix()))
-    for name in ("load", "requests", "concurrency", "rank_requests", "rank_concurrency"):
+    for name in ("load", "rank_load"):
         with pytest.raises(ValueError, match=r"ask each of Problem\.parts"):
             getattr(posed, name)

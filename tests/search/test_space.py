@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.planning.resolve import resolve
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.search.space import PLAN, Space, repaired
 from partitune.spec.search_space import SearchSpace, load_search_space
 
@@ -140,9 +141,9 @@ def test_a_cut_that_the_model_forbids_makes_the_default_infeasible_not_the_space
     problem = resolve(spec)
     default, exact, *_ = Space(problem, spec).first_proposals()
     assert default.candidate.partition == (19, 20, 20, 19)
-    rules = {one.rule for one in problem.engine.check(problem.deployment(default.candidate))}
+    rules = {one.rule for one in ResolvedCandidate(problem, default.candidate).violations}
     assert rules == {"partition"}
-    assert problem.engine.check(problem.deployment(exact.candidate)) == ()
+    assert ResolvedCandidate(problem, exact.candidate).violations == ()
 
 
 def test_a_resolved_space_makes_the_same_proposals() -> None:
@@ -158,5 +159,5 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "spaces" / "mine.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     problem = resolve(load_search_space("spaces/mine.yaml"))
-    assert [one.prompt_tokens for one in problem.requests] == [64, 64, 64]
-    assert problem.concurrency is None
+    assert [one.prompt_tokens for one in problem.load.requests] == [64, 64, 64]
+    assert problem.load.concurrency is None

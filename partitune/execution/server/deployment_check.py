@@ -22,6 +22,7 @@ from partitune.execution.server.http_probe import WorkerLayers, server_info, wor
 from partitune.execution.server.startup import RunningServer
 from partitune.partition import Partition, format_partition
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def _looks_like_the_default(problem: Problem, asked: tuple[int, ...], reading: L
         return False
     distances = []
     for partition in (asked, problem.default_partition):
-        expected = [memory.weight_bytes for memory in problem.stage_memory(Candidate(partition))]
+        expected = [memory.weight_bytes for memory in ResolvedCandidate(problem, Candidate(partition)).memory]
         shares = zip(weights, expected, strict=True)
         distances.append(math.dist(*zip(*((w / sum(weights), e / sum(expected)) for w, e in shares), strict=True)))
     return distances[1] < distances[0] / 2

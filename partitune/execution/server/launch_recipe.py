@@ -22,6 +22,7 @@ from partitune.execution.server.server_commands import ServerCommand, Start, ser
 from partitune.export.deploy import served_model, start_variables
 from partitune.planning.candidate_layouts import possible
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.catalog import readable_path
 from partitune.spec.objectives import CLIENT_METRICS
 from partitune.spec.runner import Runner
@@ -264,7 +265,7 @@ class LaunchRecipe:
         """The words behind the load generator's program."""
         flags = {**flag_knobs(self.problem.baseline), **self.runner.arguments}
         target = Target(url, self.problem.engine.name, served_model(self.problem)[0], served_name, flags)
-        run = Run(requests or len(self.problem.requests), seed, result, self.problem.goodput)
+        run = Run(requests or len(self.problem.load.requests), seed, result, self.problem.goodput)
         return (*words(self._tool, self.load, target, run), *self._load_arguments)
 
     def check(self, candidate: Candidate) -> Deployment:
@@ -321,7 +322,7 @@ class LaunchRecipe:
 
     def deployment(self, candidate: Candidate) -> Deployment:
         """The engine start of `candidate` with the flags of this site."""
-        deployment = self.problem.deployment(candidate)
+        deployment = ResolvedCandidate(self.problem, candidate).deployment
         return replace(deployment, knobs={**deployment.knobs, **self.runner.arguments})
 
     def _variables(self, deployment: Deployment) -> dict[str, str]:

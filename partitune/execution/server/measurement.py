@@ -8,13 +8,14 @@ hiccup decides nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from partitune.candidate import Candidate, Measurement, StageReport
 from partitune.execution.readout.bench_results import BenchResult, median_metrics
 from partitune.execution.readout.engine_readout import Counters
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
+from partitune.planning.run_figures import missed_limits, run_figures
 from partitune.planning.typical_batches import typical_batches
 
 
@@ -43,58 +44,52 @@ def measured(
     sizes = {"kv_blocks": float(kv_blocks), "kv_tokens": float(kv_tokens)}
     preemptions = {} if counters.preemptions is None else {"preemptions": counters.preemptions}
     metrics = {
-        **problem.figures([median_metrics(of_load) for of_load in zip(*windows, strict=True)]),
+        **run_figures(problem, [median_metrics(of_load) for of_load in zip(*windows, strict=True)]),
         **{name: value for name, value in sizes.items() if value},
         **preemptions,
         **extra,
     }
-    stage, reason = _limit(problem, candidate, counters)
+    resolved = ResolvedCandidate(problem, candidate)
+    stage, reason = _limit(resolved, counters)
     return Measurement(
         metrics=metrics,
-        stages=_stages(problem, candidate, kv_blocks, weights_bytes),
+        stages=_stages(resolved, kv_blocks, weights_bytes),
         regime=regime,
         kv_blocks=kv_blocks,
         kv_tokens=kv_tokens,
         limiting_stage=stage,
         limiting_reason=reason,
         simulated=False,
-        constraints=problem.missed_limits(metrics),
+        constraints=missed_limits(problem, metrics),
     )
 
 
-def _stages(
-    problem: Problem, candidate: Candidate, kv_blocks: int, weights_bytes: Mapping[int, int]
-) -> tuple[StageReport, ...]:
-    memories = problem.stage_memory(candidate)
-    free = problem.kv_bytes(candidate, memories)
-    layers, rows, first = problem.architecture.layers, [], 0
-    for stage, count in enumerate(candidate.partition):
-        rows.append(
-            StageReport(
-                stage=stage,
-                layers=count,
-                kinds=dict(Counter(layer.kind for layer in layers[first : first + count])),
-                compute_s=0.0,
-                transfer_s=0.0,
-                wait_s=0.0,
-                busy_fraction=0.0,
-                weights_bytes=weights_bytes.get(stage, round(memories[stage].weight_bytes)),
-                free_bytes=max(0, free[stage]),
-                kv_blocks=kv_blocks,
-                stranded_bytes=0,
-            )
+def _stages(resolved: ResolvedCandidate, kv_blocks: int, weights_bytes: Mapping[int, int]) -> tuple[StageReport, ...]:
+    kinds, kv_bytes = resolved.kinds, resolved.kv_bytes
+    return tuple(
+        StageReport(
+            stage=stage,
+            layers=layers,
+            kinds=kinds[stage],
+            compute_s=0.0,
+            transfer_s=0.0,
+            wait_s=0.0,
+            busy_fraction=0.0,
+            weights_bytes=weights_bytes.get(stage, round(resolved.memory[stage].weight_bytes)),
+            free_bytes=max(0, kv_bytes[stage]),
+            kv_blocks=kv_blocks,
+            stranded_bytes=0,
         )
-        first += count
-    return tuple(rows)
+        for stage, layers in enumerate(resolved.partition)
+    )
 
 
-def _limit(problem: Problem, candidate: Candidate, counters: Counters) -> tuple[int, str]:
+def _limit(resolved: ResolvedCandidate, counters: Counters) -> tuple[int, str]:
     """The stage that limits, and on what that rests."""
-    flow = problem.engine.flow(problem.deployment(candidate))
-    costs = problem.costs.stage_costs(candidate.partition)
-    seconds = [0.0] * len(candidate.partition)
-    for load in problem.mix.loads:
-        for batch, times in typical_batches(load.requests, load.concurrency, flow):
+    costs = resolved.problem.costs.stage_costs(resolved.partition)
+    seconds = [0.0] * len(resolved.partition)
+    for load in resolved.problem.mix.loads:
+        for batch, times in typical_batches(load, resolved.flow):
             seconds = [total + times * each for total, each in zip(seconds, costs.compute_s(batch), strict=True)]
     stage = seconds.index(max(seconds))
     share = seconds[stage] * len(seconds) / sum(seconds)

@@ -13,6 +13,7 @@ from partitune.execution.readout.engine_readout import Counters
 from partitune.execution.server.gates import check_window
 from partitune.execution.server.launch_recipe import LaunchRecipe
 from partitune.planning.problem import Problem
+from partitune.planning.run_figures import missed_limits, run_figures
 from partitune.spec.objectives import METRICS, Direction
 from partitune.spec.workload import RandomWorkload
 
@@ -33,8 +34,8 @@ def read_window(
         window,
         before,
         after,
-        requests=len(problem.requests),
-        output_tokens=int(least * sum(request.output_tokens for request in problem.requests)),
+        requests=len(problem.load.requests),
+        output_tokens=int(least * sum(request.output_tokens for request in problem.load.requests)),
         shared_prefix=not isinstance(load, RandomWorkload),
     )
     return window
@@ -47,7 +48,5 @@ def is_hopeless(problem: Problem, windows: Sequence[BenchResult]) -> bool:
 
     Never asked of the warm-up: its first requests wait for kernels that are compiled then.
     """
-    return any(
-        missed > (1.0 if METRICS[name] is Direction.MINIMIZE else 0.5)
-        for name, missed in problem.missed_limits(problem.figures([window.metrics for window in windows])).items()
-    )
+    missed = missed_limits(problem, run_figures(problem, [window.metrics for window in windows]))
+    return any(share > (1.0 if METRICS[name] is Direction.MINIMIZE else 0.5) for name, share in missed.items())

@@ -1,0 +1,74 @@
+"""A candidate on the problem of its own layout: how the engine is started, and what every stage then holds.
+
+Decision: a candidate names a layout and a problem stands on one; a problem asked about a candidate of another layout
+would answer with wrong figures and no word. So nothing about a candidate can be asked of a problem: whoever is handed
+both (a driver, `explain`, `export`) puts them together once, here, and what lies below takes the pair.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from partitune.candidate import Candidate
+from partitune.costs.memory import StageMemory
+from partitune.engines.memory import KvPlan
+from partitune.engines.rules import Violation
+from partitune.engines.scheduling import Flow
+from partitune.partition import Partition
+from partitune.planning.problem import Problem
+from partitune.planning.stage_memory import fixed_kv_bytes, memory_model
+
+
+class ResolvedCandidate:
+    """One candidate, with everything that follows from it and from the layout it names."""
+
+    def __init__(self, problem: Problem, candidate: Candidate) -> None:
+        """Take `problem`, on the search space's own layout or the candidate's, to that of `candidate`.
+
+        Raises:
+            SpecError: not the name of a layout, or the cluster cannot hold it.
+        """
+        self.problem = problem.on(candidate.layout)
+        self.candidate = candidate
+        self.partition = Partition(candidate.partition)
+        #: The engine start: the search space's flags overlaid with the candidate's.
+        self.deployment = self.problem.start(candidate.knobs, self.partition)
+
+    @property
+    def flow(self) -> Flow:
+        """How the engine cuts a load into batches. Raises SpecError where it refuses the combination of flags."""
+        return self.problem.engine.flow(self.deployment)
+
+    @property
+    def violations(self) -> Sequence[Violation]:
+        """Every rule of the engine that this start breaks."""
+        return self.problem.engine.check(self.deployment)
+
+    @property
+    def kinds(self) -> tuple[Mapping[str, int], ...]:
+        """Per stage: kind of layer -> how many of it."""
+        layers = self.problem.architecture.layers
+        return tuple(dict(Counter(layer.kind for layer in layers[first:end])) for first, end in self.partition.ranges)
+
+    @cached_property
+    def memory(self) -> tuple[StageMemory, ...]:
+        """Memory of every stage, term by term."""
+        return memory_model(self.problem, self.deployment).partition(self.partition)
+
+    @property
+    def kv_bytes(self) -> tuple[int, ...]:
+        """Bytes per GPU that every stage gives to KV: what is left, or what the flag says."""
+        given = fixed_kv_bytes(self.problem, self.deployment)
+        return tuple(int(stage.kv_bytes) if given is None else given for stage in self.memory)
+
+    @property
+    def kv_plan(self) -> KvPlan:
+        """The engine's KV cache.
+
+        Raises:
+            InfeasibleSpace: a stage keeps nothing that it could be measured in.
+            OutOfMemory: it holds too little to start.
+        """
+        return self.problem.engine.plan_kv(self.deployment, self.partition, self.kv_bytes)
