@@ -35,7 +35,7 @@ from partitune.execution.processes.node import LocalNode
 from partitune.execution.processes.process_supervisor import descendants, start_ticks
 from partitune.store import Store
 from tests.fake_engine import PROGRAM
-from tests.fake_recipe import LIMITS, SPACE, marker_of
+from tests.fake_setup import LIMITS, SPACE, marker_of
 from tests.ray_nodes import head
 
 ROOT = Path(__file__).parent.parent

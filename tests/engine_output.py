@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from partitune.engines.sglang.logs import SglangReadout
+from partitune.engines.vllm.logs import VllmReadout
+
+VLLM, SGLANG = VllmReadout(), SglangReadout()
+
 FOLDER = Path(__file__).parent / "data" / "engine_output"
 
 

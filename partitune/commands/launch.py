@@ -13,7 +13,7 @@ from partitune.errors import Refused
 
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
     from partitune.candidate import Result
-    from partitune.search.launching import Planned
+    from partitune.search.launching import DryRun
 
 
 def add_launch(commands: Commands) -> None:
@@ -30,7 +30,7 @@ def add_launch(commands: Commands) -> None:
 def _launch(arguments: argparse.Namespace) -> int:
     from partitune.analysis.explanation import candidate_of
     from partitune.planning.resolve import resolve
-    from partitune.search.launching import launch, planned, starting_driver
+    from partitune.search.launching import dry_run, launch, starting_driver
     from partitune.spec.runner import load_runner
 
     space = space_of(arguments)
@@ -41,7 +41,7 @@ def _launch(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         return _show(launch(driver, runner, candidate, arguments.ray_address, _say), arguments.json)
     try:
-        return _show_plan(planned(driver, runner, candidate), arguments.json)
+        return _show_dry_run(dry_run(driver, runner, candidate), arguments.json)
     except Refused as error:
         _say(str(error))
         return 1
@@ -51,11 +51,11 @@ def _say(text: str) -> None:
     print(f"partitune: {text}", file=sys.stderr)
 
 
-def _show_plan(planned: Planned, as_json: bool) -> int:
-    from partitune.report.launched import plan_json, plan_lines
+def _show_dry_run(shown: DryRun, as_json: bool) -> int:
+    from partitune.report.launched import dry_run_json, dry_run_lines
 
-    what = (planned.plan, planned.loads, planned.files)
-    print(json.dumps(plan_json(*what)) if as_json else "\n".join(plan_lines(*what)))
+    what = (shown.commands, shown.loads, shown.files)
+    print(json.dumps(dry_run_json(*what)) if as_json else "\n".join(dry_run_lines(*what)))
     return 0
 
 

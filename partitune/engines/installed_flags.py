@@ -16,9 +16,6 @@ from dataclasses import dataclass
 
 from partitune.errors import SpecError, did_you_mean
 
-#: Words after the program's name that make an engine print every flag of its server.
-HELP_WORDS: Mapping[str, tuple[str, ...]] = {"vllm": ("serve", "--help=all"), "sglang": ("serve", "--help")}
-
 _LARGEST_HELP = 4 << 20
 #: Fewer than this are the help of something else; vLLM and SGLang have hundreds.
 _FEWEST_FLAGS = 20

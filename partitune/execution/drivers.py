@@ -11,8 +11,8 @@ from partitune.execution.driver import Driver
 from partitune.execution.processes.node import LocalNodes
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.ray.nodes import RayNodes
-from partitune.execution.server.launch_recipe import LaunchRecipe
 from partitune.execution.server.server_driver import ServerDriver
+from partitune.execution.server.setup_checks import setup_for
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.execution.site import SiteDriver
 from partitune.planning.problem import Problem
@@ -30,17 +30,17 @@ def choose_driver(problem: Problem, space: SearchSpace, runner: Runner) -> Drive
         return SimulatorDriver(problem)
     if runner.site_driver is not None:
         return SiteDriver(problem, runner)
-    recipe = LaunchRecipe.of(problem, space, runner)
+    setup = setup_for(problem, space, runner)
     if runner.driver == "command":
-        return CommandDriver(recipe, LocalNodes())
+        return CommandDriver(setup, LocalNodes())
     if runner.nodes.start == "ray":
-        return ServerDriver(recipe, RayNodes(recipe.slot_gpus))
-    return ServerDriver(recipe, LocalNodes())
+        return ServerDriver(setup, RayNodes(setup.reservation.gpus))
+    return ServerDriver(setup, LocalNodes())
 
 
 def group_of(driver: Driver) -> RayGroup | None:
     """What each candidate reserves of a Ray cluster; None where it is measured on this machine."""
-    if not isinstance(driver, ServerDriver) or driver.recipe.runner.nodes.start != "ray":
+    if not isinstance(driver, ServerDriver) or driver.setup.runner.nodes.start != "ray":
         return None
-    recipe = driver.recipe
-    return RayGroup(recipe.slot_nodes, recipe.slot_gpus, recipe.runner.nodes.hosts)
+    reserved = driver.setup.reservation
+    return RayGroup(reserved.nodes, reserved.gpus, driver.setup.runner.nodes.hosts)

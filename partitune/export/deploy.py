@@ -54,7 +54,7 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
     title = f"{HEADER} {__version__} for {problem.engine.name} {problem.version}"
     notes = [title, *remarks, *placement_notes(resolved), *(f"warning: {text}" for text in warnings)]
     text = render(start_variables(problem, deployment), notes)
-    entries = {problem.engine.model_key: model, **problem.engine.config_yaml(deployment)}
+    entries = {problem.engine.launch.model_key: model, **problem.engine.launch.config_yaml(deployment)}
     config_text = comment_line(f"{title}; the partition stands in {env_file.name}") + "\n"
     config_text += yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=2**16)
     for path in (env_file, config):
@@ -66,14 +66,14 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
         new_config.put_in_place()
     nodes = problem.placement.node_count
     source = shlex.quote(str(env_file) if "/" in str(env_file) else f"./{env_file}")  # `. name` looks in PATH only
-    commands = problem.engine.config_commands(str(config), deployment, nodes)
+    commands = problem.engine.launch.config_commands(str(config), deployment, nodes)
     return Exported(env_file, config, tuple(f"set -a; . {source}; set +a; {one}" for one in commands), warnings)
 
 
 def start_variables(problem: Problem, deployment: Deployment) -> dict[str, str]:
     """What the environment carries. CUDA numbers unlike GPUs by speed unless it is told otherwise."""
     fixed_order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if stages_differ_on_a_node(problem.placement) else {}
-    return {**fixed_order, **problem.engine.environment(deployment)}
+    return {**fixed_order, **problem.engine.launch.environment(deployment)}
 
 
 def served_model(problem: Problem) -> tuple[str, tuple[str, ...]]:
@@ -85,7 +85,7 @@ def served_model(problem: Problem) -> tuple[str, tuple[str, ...]]:
         return str(path), ()
     if path.name == "config.json":
         return str(path.parent), ()
-    key = problem.engine.model_key
+    key = problem.engine.launch.model_key
     text = f"{path.name} is not a checkpoint folder's config.json; write the model to serve under {key}"
     return str(path.parent), (text,)
 
@@ -155,7 +155,7 @@ class _Partial:
 
 def _check_partition(resolved: ResolvedCandidate, text: str, source: str) -> None:
     problem = resolved.problem
-    name = problem.engine.partition_env
+    name = problem.engine.launch.partition_env
     written = parse(text, source).get(name, "")
     partition = parse_partition(written, stages=problem.stages, layers=problem.layers, source=f"{source}: {name}")
     if partition != resolved.partition:
@@ -170,7 +170,7 @@ def _check_flags(resolved: ResolvedCandidate, entries: Mapping[str, Knob], text:
 
     A flag that can only be switched on and is off has no entry, and needs none.
     """
-    read_config = resolved.problem.engine.read_config
+    read_config = resolved.problem.engine.launch.read_config
     taken = read_config(yaml.safe_load(text))
     named = {key.replace("-", "_").removeprefix("no_") for key in entries}
     flags = {

@@ -11,21 +11,21 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from partitune.execution.processes.launch import LaunchPlan, ProcessPlan
+from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
 from partitune.partition import format_partition
 
 
-def plan_lines(plan: LaunchPlan, loads: Sequence[ProcessPlan], files: Mapping[str, str]) -> Iterator[str]:
+def dry_run_lines(commands: LaunchCommands, loads: Sequence[ProcessCommand], files: Mapping[str, str]) -> Iterator[str]:
     """The lines of a dry run."""
-    yield f"# partition {format_partition(plan.partition)}, served as {plan.served_name} at {plan.url}"
-    for note in plan.notes:
+    yield f"# partition {format_partition(commands.partition)}, served as {commands.served_name} at {commands.url}"
+    for note in commands.notes:
         yield f"# {note}"
     for name, text in files.items():
         yield f"# file {name}"
         yield from (f"#   {line}" for line in text.splitlines())
-    for process in plan.processes:
+    for process in commands.processes:
         yield ""
-        yield f"# node {process.node} ({process.host}){_stages(plan, process.node)}"
+        yield f"# node {process.node} ({process.host}){_stages(commands, process.node)}"
         yield from _command(process)
     for load in loads:
         yield ""
@@ -33,24 +33,24 @@ def plan_lines(plan: LaunchPlan, loads: Sequence[ProcessPlan], files: Mapping[st
         yield from _command(load)
 
 
-def plan_json(plan: LaunchPlan, loads: Sequence[ProcessPlan], files: Mapping[str, str]) -> dict[str, Any]:
+def dry_run_json(commands: LaunchCommands, loads: Sequence[ProcessCommand], files: Mapping[str, str]) -> dict[str, Any]:
     """The same as JSON."""
     return {
-        "trial": plan.trial,
-        "engine": plan.engine,
-        "partition": list(plan.partition),
-        "served_name": plan.served_name,
-        "url": plan.url,
-        "stage_nodes": None if plan.stage_nodes is None else list(plan.stage_nodes),
-        "processes": [_process_json(process) for process in plan.processes],
+        "trial": commands.trial,
+        "engine": commands.engine,
+        "partition": list(commands.partition),
+        "served_name": commands.served_name,
+        "url": commands.url,
+        "stage_nodes": None if commands.stage_nodes is None else list(commands.stage_nodes),
+        "processes": [_process_json(process) for process in commands.processes],
         "load": _process_json(loads[0]) if len(loads) == 1 else None,
         "loads": [_process_json(load) for load in loads],
         "files": dict(files),
-        "notes": list(plan.notes),
+        "notes": list(commands.notes),
     }
 
 
-def _process_json(process: ProcessPlan) -> dict[str, Any]:
+def _process_json(process: ProcessCommand) -> dict[str, Any]:
     return {
         "node": process.node,
         "host": process.host,
@@ -60,14 +60,14 @@ def _process_json(process: ProcessPlan) -> dict[str, Any]:
     }
 
 
-def _stages(plan: LaunchPlan, node: int) -> str:
-    if plan.stage_nodes is None:
+def _stages(commands: LaunchCommands, node: int) -> str:
+    if commands.stage_nodes is None:
         return ""
-    here = [stage for stage, where in enumerate(plan.stage_nodes) if where == node]
+    here = [stage for stage, where in enumerate(commands.stage_nodes) if where == node]
     return f", stages {here[0]} to {here[-1]}" if len(here) > 1 else "".join(f", stage {stage}" for stage in here)
 
 
-def _command(process: ProcessPlan) -> Iterator[str]:
+def _command(process: ProcessCommand) -> Iterator[str]:
     lines = [f"env {' '.join(f'-u {name}' for name in process.unset)}".rstrip()]
     for name, value in process.env.items():
         lines.append(f'{name}="${name}"' if name in process.secrets else f"{name}={shlex.quote(value)}")

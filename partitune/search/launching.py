@@ -1,4 +1,4 @@
-"""One candidate, launched or only planned: what `partitune launch` does.
+"""One candidate, launched or only shown: what `partitune launch` does.
 
 Decision: the same driver, the same checks and the same pool as a search, for one candidate. A dry run needs no engine
 and no cluster; addresses of nodes that only Ray knows are stood in for by those that are reserved for examples.
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from partitune.candidate import Candidate, Result
 from partitune.errors import SpecError
-from partitune.execution.command import CommandDriver
+from partitune.execution.command import CommandDriver, command_for
 from partitune.execution.driver import Driver
 from partitune.execution.drivers import choose_driver
 from partitune.execution.pools.choice import choose_pool
-from partitune.execution.processes.launch import LaunchPlan, ProcessPlan
+from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
 from partitune.execution.processes.node import LocalNode
 from partitune.execution.ray.cluster import reach
 from partitune.execution.server.server_driver import ServerDriver
@@ -32,11 +32,11 @@ _USUAL_PORT, _RENDEZVOUS_PORT = 8000, 29501
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class DryRun:
     """What would be started."""
 
-    plan: LaunchPlan
-    loads: tuple[ProcessPlan, ...]  # one a load; none where the command runs them
+    commands: LaunchCommands
+    loads: tuple[ProcessCommand, ...]  # one a load; none where the command runs them
     files: dict[str, str] = field(default_factory=dict)  # that the command would find, by name
 
 
@@ -69,42 +69,44 @@ def launch(
         return result
 
 
-def planned(driver: Driver, runner: Runner, candidate: Candidate) -> Planned:
+def dry_run(driver: Driver, runner: Runner, candidate: Candidate) -> DryRun:
     """What would be started for `candidate`; nothing is.
 
     Raises:
-        SpecError: a driver that has no plan.
+        SpecError: a driver that alone knows what it starts.
         Refused: the engine's own rules forbid the candidate.
     """
     if isinstance(driver, CommandDriver):
         return _of_command(driver, candidate)
     if not isinstance(driver, ServerDriver):
         raise SpecError(f"--dry-run: runner {runner.name} has a class of its own, which alone knows what it starts")
-    recipe = driver.recipe.on_layout_of(candidate)
+    setup = driver.setup.on_layout_of(candidate)
     local = runner.nodes.start == "local"
-    hosts = runner.nodes.hosts or tuple("127.0.0.1" if local else f"192.0.2.{n + 1}" for n in range(recipe.count))
-    hosts = hosts[: recipe.count]
+    hosts = runner.nodes.hosts or tuple(
+        "127.0.0.1" if local else f"192.0.2.{n + 1}" for n in range(setup.server.groups)
+    )
+    hosts = hosts[: setup.server.groups]
     port = _USUAL_PORT if runner.port == "auto" else runner.port
-    plan = recipe.plan(candidate, trial=_TRIAL, hosts=hosts, port=port, rendezvous_port=_RENDEZVOUS_PORT)
-    notes = [*plan.notes]
+    commands = setup.server.launch(candidate, trial=_TRIAL, hosts=hosts, port=port, rendezvous_port=_RENDEZVOUS_PORT)
+    notes = [*commands.notes]
     if not local and not runner.nodes.hosts:
         notes.append(f"{', '.join(hosts)} stand{'s' * (len(hosts) == 1)} for the nodes that Ray will give")
     if runner.port == "auto":
         notes.append(f"{port} stands for a free port")
-    if recipe.runner.benchmark.warmup_requests:
-        notes.append(f"{recipe.runner.benchmark.warmup_requests} requests of another seed go before the load below")
-    loads = [part.load_process(plan, seed=part.window_seeds[0], result="./result.json") for part in recipe.parts]
-    return Planned(replace(plan, notes=tuple(notes)), tuple(loads))
+    if runner.benchmark.warmup_requests:
+        notes.append(f"{runner.benchmark.warmup_requests} requests of another seed go before the load below")
+    loads = [load.process(commands, seed=load.window_seeds[0], result="./result.json") for load in setup.loads]
+    return DryRun(replace(commands, notes=tuple(notes)), tuple(loads))
 
 
-def _of_command(driver: CommandDriver, candidate: Candidate) -> Planned:
+def _of_command(driver: CommandDriver, candidate: Candidate) -> DryRun:
     """The files are written for a moment, as the command would find them."""
     with tempfile.TemporaryDirectory(prefix="partitune-") as folder:
-        first, *others = driver.parts
-        seed = first.recipe.window_seeds[0]
-        plan, _ = first.process(candidate, LocalNode("127.0.0.1", Path(folder)), _TRIAL, seed)
+        first, *others = driver.setup.on_layout_of(candidate).loads
+        node = LocalNode("127.0.0.1", Path(folder))
+        commands, _ = command_for(first, candidate, node, _TRIAL, first.window_seeds[0])
         files = {str(path): path.read_text() for path in sorted((Path(folder) / "trials" / _TRIAL).iterdir())}
     if others:
         of_others = f"the command runs once for each of {1 + len(others)} loads; these are the files of the first"
-        plan = replace(plan, notes=(*plan.notes, of_others))
-    return Planned(plan, (), files)
+        commands = replace(commands, notes=(*commands.notes, of_others))
+    return DryRun(commands, (), files)

@@ -13,7 +13,7 @@ import yaml
 
 from partitune.cli import main
 from tests.fake_engine import PROGRAM
-from tests.fake_recipe import LIMITS, SPACE
+from tests.fake_setup import LIMITS, SPACE
 from tests.ray_nodes import processes_with
 
 

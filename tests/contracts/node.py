@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partitune.errors import LaunchFailed
-from partitune.execution.processes.launch import ProcessPlan
+from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import MARKER
 from partitune.execution.processes.node import Node, PortState
 from tests.execution.test_process_supervisor import FAMILY, wait_until
@@ -21,11 +21,11 @@ LISTEN = (
 )
 
 
-def plan(*argv: str, unset: tuple[str, ...] = (), **env: str) -> ProcessPlan:
-    return ProcessPlan(0, "127.0.0.1", argv, env, unset)
+def plan(*argv: str, unset: tuple[str, ...] = (), **env: str) -> ProcessCommand:
+    return ProcessCommand(0, "127.0.0.1", argv, env, unset)
 
 
-def python(text: str, *words: str) -> ProcessPlan:
+def python(text: str, *words: str) -> ProcessCommand:
     return plan(sys.executable, "-S", "-E", "-c", text, *words)
 
 

@@ -117,12 +117,12 @@ def test_every_violation_comes_at_once_with_its_source() -> None:
 def test_vllm_spells_a_layout() -> None:
     layout = Layout(tp=4, pp=2, dp=2, dcp=4, expert_ranks=8, all2all_backend="deepep_v2", all_reduce_backend="nccl")
     start = Deployment("0.32.0", V3, layout, gpu("H200"))
-    assert VLLM.serve_arguments("M", start)[3:] == (
+    assert VLLM.launch.serve_arguments("M", start)[3:] == (
         "--pipeline-parallel-size", "2", "--tensor-parallel-size", "4", "--data-parallel-size", "2",
         "--decode-context-parallel-size", "4", "--enable-expert-parallel", "--all2all-backend", "deepep_v2",
         "--disable-custom-all-reduce",
     )  # fmt: skip
-    assert VLLM.config_yaml(start)["enable-expert-parallel"] is True
+    assert VLLM.launch.config_yaml(start)["enable-expert-parallel"] is True
     assert [one.rule for one in VLLM.check(replace(start, knobs={"data_parallel_size": 4}))] == ["parallel-size"]
 
 
@@ -130,7 +130,7 @@ def test_sglang_spells_a_layout() -> None:
     """`tp_size` counts every rank of a stage; data ranks of a model with experts are attention data parallelism."""
 
     def words(layout: Layout, model: Architecture) -> dict[str, Knob]:
-        return dict(SGLANG.config_yaml(Deployment("0.5.23", model, layout, gpu("H200"))))
+        return dict(SGLANG.launch.config_yaml(Deployment("0.5.23", model, layout, gpu("H200"))))
 
     wide = Layout(tp=2, pp=2, dp=4, expert_ranks=8, all2all_backend="deepep")
     assert words(wide, V3) == {
@@ -188,7 +188,7 @@ def test_sglangs_attention_data_ranks_share_chunk_and_requests() -> None:
     assert found["schedule_conservativeness"] == pytest.approx(0.3)
     flow = SGLANG.flow(start)
     assert (flow.step_tokens, flow.max_requests, flow.cohort_requests) == (2048, 25, 12)
-    assert SGLANG.config_yaml(start)["chunked-prefill-size"] == 8192  # the command line says the whole
+    assert SGLANG.launch.config_yaml(start)["chunked-prefill-size"] == 8192  # the command line says the whole
     replicas = replace(start, architecture=load_architecture("qwen3-8b"))
     assert SGLANG.effective_knobs(replicas)["chunked_prefill_size"] == 8192
 

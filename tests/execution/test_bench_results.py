@@ -10,17 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partitune.errors import BenchmarkFailed
-from partitune.execution.readout.bench_results import TOOLS, median_metrics, read_bench
+from partitune.execution.readout.bench_results import median_metrics, read_bench
+from partitune.execution.server.load_generators import LOAD_GENERATORS
 from partitune.spec.objectives import METRICS
 from tests.engine_output import recorded
 
+VLLM, SGLANG, GUIDELLM = (tool.format for tool in LOAD_GENERATORS.values())
 BENCH = recorded("bench.json")
 #: Smallest file that is a result.
 LEAST = {"duration": 2.0, "completed": 4, "total_input_tokens": 40, "total_output_tokens": 20}
 
 
 def test_a_recorded_result_in_our_names() -> None:
-    found = read_bench("vllm", BENCH)
+    found = read_bench(VLLM, BENCH)
     raw = json.loads(BENCH)
     assert (found.sent, found.completed, found.failed) == (16, 16, 0)
     assert (found.input_tokens, found.output_tokens) == (16 * 64, 16 * 16)
@@ -42,13 +44,13 @@ def test_what_was_not_measured_is_no_zero_that_wins() -> None:
     """One output token a request: the recorded file says a mean TPOT of 0.0 ms."""
     text = recorded("bench_prefill.json")
     assert json.loads(text)["mean_tpot_ms"] == 0.0
-    found = read_bench("vllm", text)
+    found = read_bench(VLLM, text)
     assert not [name for name in found.metrics if name.startswith(("tpot", "itl"))]
     assert found.metrics["ttft_p99_ms"] == pytest.approx(3630.07, abs=0.01)
     with pytest.raises(BenchmarkFailed, match=r"^run\.json: no value for tpot_p50_ms; .* median_tpot_ms, p50_tpot_ms$"):
-        read_bench("vllm", text, "run.json", needed=["ttft_p99_ms", "kv_tokens", "tpot_p50_ms"])
+        read_bench(VLLM, text, "run.json", needed=["ttft_p99_ms", "kv_tokens", "tpot_p50_ms"])
     with pytest.raises(BenchmarkFailed, match=r"e2e_p99_ms; looked for the keys p99_e2el_ms"):
-        read_bench("vllm", text, needed=["e2e_p99_ms"])
+        read_bench(VLLM, text, needed=["e2e_p99_ms"])
 
 
 def test_sglang_and_its_other_names() -> None:
@@ -68,7 +70,7 @@ def test_sglang_and_its_other_names() -> None:
         "accept_length": None,
     }
     text = json.dumps({**run, "completed": 1, "total_output_tokens": 5, "output_throughput": 2.5}) + "\n"
-    found = read_bench("sglang", text + json.dumps(run) + "\n")
+    found = read_bench(SGLANG, text + json.dumps(run) + "\n")
     assert (found.sent, found.failed, found.completed) == (None, None, 4)
     assert dict(found.metrics) == {
         "makespan_s": 2.0,
@@ -101,7 +103,7 @@ def test_guidellm_and_its_other_meanings() -> None:
         "request_latency": summary(2),
     }
     report = {"metadata": {}, "benchmarks": [{"duration": 1.0}, {"duration": 4.0, "metrics": metrics}]}
-    found = read_bench("guidellm", json.dumps(report, indent=1))
+    found = read_bench(GUIDELLM, json.dumps(report, indent=1))
     assert (found.sent, found.completed, found.failed, found.output_tokens) == (5, 4, 1, 20)
     assert found.metrics["output_throughput_tok_s"] == 5.0
     assert found.metrics["total_throughput_tok_s"] == 15.0
@@ -110,9 +112,9 @@ def test_guidellm_and_its_other_meanings() -> None:
     assert found.metrics["e2e_p90_ms"] == 3000
     assert "itl_mean_ms" not in found.metrics
     with pytest.raises(BenchmarkFailed, match="this tool does not measure itl"):
-        read_bench("guidellm", json.dumps(report), needed=["itl_p99_ms"])
+        read_bench(GUIDELLM, json.dumps(report), needed=["itl_p99_ms"])
     with pytest.raises(BenchmarkFailed, match="`benchmarks`"):
-        read_bench("guidellm", '{"benchmarks": []}')
+        read_bench(GUIDELLM, '{"benchmarks": []}')
 
 
 def result_of(**changes: object) -> str:
@@ -154,41 +156,41 @@ def result_of(**changes: object) -> str:
 )
 def test_what_cannot_be_trusted_names_file_and_key(text: str, said: str) -> None:
     with pytest.raises(BenchmarkFailed, match=rf"^w3\.json: .*{said}"):
-        read_bench("vllm", text, "w3.json")
+        read_bench(VLLM, text, "w3.json")
 
 
 def test_lines_before_a_result_and_results_before_the_last_are_passed_over() -> None:
     last = json.dumps({**LEAST, "completed": 3})
     log = "INFO starting\n{'python': 'dict'}\n"
-    assert read_bench("vllm", log + json.dumps(LEAST) + "\n" + last + "\n").completed == 3
-    assert (
-        read_bench("vllm", "\ufeff" + json.dumps(LEAST, indent=2) + "\nnanobind: leaked 4 instances!\n").completed == 4
-    )
-    assert read_bench("vllm", b"\xff\xfe\n" + json.dumps(LEAST).encode()).completed == 4
+    assert read_bench(VLLM, log + json.dumps(LEAST) + "\n" + last + "\n").completed == 3
+    assert read_bench(VLLM, "\ufeff" + json.dumps(LEAST, indent=2) + "\nnanobind: leaked 4 instances!\n").completed == 4
+    assert read_bench(VLLM, b"\xff\xfe\n" + json.dumps(LEAST).encode()).completed == 4
 
 
 def test_goodput_is_the_tools_and_none_of_it_is_0() -> None:
     for tool in ("vllm", "sglang"):
-        found = read_bench(tool, json.dumps({**LEAST, "request_goodput": 0.0}), needed=["goodput_req_s"])
+        found = read_bench(
+            LOAD_GENERATORS[tool].format, json.dumps({**LEAST, "request_goodput": 0.0}), needed=["goodput_req_s"]
+        )
         assert found.metrics["goodput_req_s"] == 0.0
     with pytest.raises(BenchmarkFailed, match="goodput_req_s; looked for the keys request_goodput"):
-        read_bench("vllm", json.dumps({**LEAST, "request_goodput": None}), needed=["goodput_req_s", "kv_tokens"])
+        read_bench(VLLM, json.dumps({**LEAST, "request_goodput": None}), needed=["goodput_req_s", "kv_tokens"])
 
 
 def test_a_key_with_a_colon_too_much_is_read() -> None:
     """A release of a tool wrote it so (InferenceX PR 339)."""
-    assert read_bench("vllm", json.dumps({**LEAST, "request_goodput:": 5})).metrics["goodput_req_s"] == 5.0
+    assert read_bench(VLLM, json.dumps({**LEAST, "request_goodput:": 5})).metrics["goodput_req_s"] == 5.0
 
 
 def test_errors_of_requests_are_kept_short_and_once() -> None:
     errors = ["", "Not Found", "Not Found", "x" * 5000, 7, "third", "fourth"]
-    found = read_bench("vllm", json.dumps({**LEAST, "errors": errors}))
+    found = read_bench(VLLM, json.dumps({**LEAST, "errors": errors}))
     assert found.errors == ("Not Found", "x" * 200, "third")
 
 
 def test_the_median_over_windows_is_of_what_all_have() -> None:
     windows = [
-        read_bench("vllm", json.dumps({**LEAST, "duration": duration, "mean_ttft_ms": ttft}))
+        read_bench(VLLM, json.dumps({**LEAST, "duration": duration, "mean_ttft_ms": ttft}))
         for duration, ttft in ((2.0, 5.0), (4.0, 0.0), (5.0, 6.0))
     ]
     found = median_metrics(windows)
@@ -206,13 +208,18 @@ _JSON = st.recursive(
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.sampled_from(TOOLS), st.dictionaries(_KEYS, _JSON, max_size=8), st.integers(0, 60), st.integers(0, 60))
+@given(
+    st.sampled_from([*LOAD_GENERATORS]),
+    st.dictionaries(_KEYS, _JSON, max_size=8),
+    st.integers(0, 60),
+    st.integers(0, 60),
+)
 def test_nothing_but_the_error_tree_is_raised(tool: str, changes: dict[str, object], cut: int, extra: int) -> None:
     text = json.dumps({**json.loads(BENCH), **changes})
     told: list[str] = []
     for damaged in (text, text[cut:], text[: len(text) - cut], text[:extra] + text):
         try:
-            found = read_bench(tool, damaged, "w.json", needed=["ttft_p99_ms"])
+            found = read_bench(LOAD_GENERATORS[tool].format, damaged, "w.json", needed=["ttft_p99_ms"])
         except BenchmarkFailed as error:
             told.append(str(error))
         else:
@@ -222,7 +229,7 @@ def test_nothing_but_the_error_tree_is_raised(tool: str, changes: dict[str, obje
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(TOOLS), st.binary(max_size=200))
+@given(st.sampled_from([*LOAD_GENERATORS]), st.binary(max_size=200))
 def test_any_bytes_are_a_result_or_a_reason(tool: str, text: bytes) -> None:
     with pytest.raises(BenchmarkFailed):
-        read_bench(tool, text)
+        read_bench(LOAD_GENERATORS[tool].format, text)

@@ -13,14 +13,14 @@ from partitune.candidate import Candidate
 from partitune.errors import BenchmarkFailed, LaunchFailed, OutOfMemory, TimedOut
 from partitune.execution.command import CommandDriver
 from partitune.execution.processes.node import LocalNodes
-from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
 from partitune.spec.catalog import Kind, shipped
 from partitune.spec.runner import Runner, load_runner
 from partitune.spec.search_space import SearchSpace
 from tests.engine_output import vllm
 from tests.fake_engine import PROGRAM
-from tests.fake_recipe import SPACE
+from tests.fake_setup import SPACE
 from tests.ray_nodes import free_ports, processes_with
 
 CANDIDATE = Candidate((20, 16), {"max_num_seqs": 8})
@@ -51,7 +51,7 @@ def driver(folder: Path, command: list[str], **settings: object) -> CommandDrive
     space = SearchSpace.from_mapping(SPACE, source="fake.yaml")
     given = {"name": "r", "driver": "command", "command": command, **settings}
     runner = Runner.from_mapping(given, source="r.yaml", folder=folder)
-    return CommandDriver(LaunchRecipe.of(resolve(space), space, runner), LocalNodes(folder / "state"))
+    return CommandDriver(setup_for(resolve(space), space, runner), LocalNodes(folder / "state"))
 
 
 def python(folder: Path, text: str) -> list[str]:
@@ -150,7 +150,7 @@ def slurm(folder: Path, **given: object) -> CommandDriver:
     example = {**load_runner("slurm").resolved(), **settings}
     runner = Runner.from_mapping(example, source="slurm.yaml", folder=Path(str(shipped(Kind.RUNNER))))
     space = SearchSpace.from_mapping(SPACE, source="fake.yaml")
-    return CommandDriver(LaunchRecipe.of(resolve(space), space, runner), LocalNodes(folder / "state"))
+    return CommandDriver(setup_for(resolve(space), space, runner), LocalNodes(folder / "state"))
 
 
 def test_the_slurm_example_measures_and_leaves_nothing(tmp_path: Path) -> None:

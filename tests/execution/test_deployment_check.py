@@ -8,24 +8,26 @@ from dataclasses import replace
 import pytest
 
 from partitune.candidate import Candidate, Knob
+from partitune.engines.readout import Counters, LogReading
 from partitune.errors import LaunchFailed
-from partitune.execution.processes.launch import LaunchPlan, ProcessPlan
-from partitune.execution.readout.engine_readout import Counters, LogReading, read_logs
-from partitune.execution.server import deployment_check as what_runs
+from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
+from partitune.execution.readout.engine_readout import read_logs
+from partitune.execution.server import deployment_check
 from partitune.execution.server.deployment_check import Running
 from partitune.execution.server.http_probe import WorkerLayers
-from tests.fake_recipe import recipe
+from tests.engine_output import VLLM
+from tests.fake_setup import fake_setup
 
 GIB = 2**30
-RECIPE = recipe()
-PROBLEM = RECIPE.problem
-NOTHING = read_logs([""])
+SETUP = fake_setup()
+PROBLEM = SETUP.problem
+NOTHING = read_logs([""], VLLM)
 
 
-def plan(partition: tuple[int, ...] = (20, 16), nodes: int = 1) -> LaunchPlan:
-    processes = tuple(ProcessPlan(node, "h", ("vllm",), {}) for node in range(nodes))
+def plan(partition: tuple[int, ...] = (20, 16), nodes: int = 1) -> LaunchCommands:
+    processes = tuple(ProcessCommand(node, "h", ("vllm",), {}) for node in range(nodes))
     stage_nodes = (0, 0) if nodes == 1 else (0, 1)
-    return LaunchPlan("t", "vllm", "t", 1, processes, partition, "VLLM_PP_LAYER_PARTITION", stage_nodes=stage_nodes)
+    return LaunchCommands("t", "vllm", "t", 1, processes, partition, "VLLM_PP_LAYER_PARTITION", stage_nodes=stage_nodes)
 
 
 def layers(*rows: tuple[int, int, int]) -> tuple[WorkerLayers, ...]:
@@ -33,12 +35,12 @@ def layers(*rows: tuple[int, int, int]) -> tuple[WorkerLayers, ...]:
 
 
 def complaint(
-    found: Running, asked: LaunchPlan | None = None, counters: Counters | None = None, **knobs: Knob
+    found: Running, asked: LaunchCommands | None = None, counters: Counters | None = None, **knobs: Knob
 ) -> str | None:
     """What is wrong; None: nothing."""
-    deployment = RECIPE.deployment(Candidate((20, 16), knobs))
+    deployment = SETUP.deployment(Candidate((20, 16), knobs))
     try:
-        what_runs.check(PROBLEM, deployment, asked or plan(), found, counters or Counters())
+        deployment_check.check(PROBLEM, deployment, asked or plan(), found, counters or Counters())
     except LaunchFailed as error:
         return str(error).removeprefix("the engine does not run what was asked: ")
     return None
@@ -69,7 +71,7 @@ def test_workers_that_contradict_one_another_or_are_missing(rows: list[tuple[int
 def test_an_engine_that_split_by_itself_did_not_see_the_variable() -> None:
     """The message of vLLM 0.32.0 `distributed/utils.py`."""
     log = "(Worker_PP0 pid=1) INFO 11-30 01:00:00 [utils.py:160] Hidden layers were unevenly partitioned: [17,19]. x"
-    found = Running(read_logs([log]), (), None)
+    found = Running(read_logs([log], VLLM), (), None)
     assert (
         complaint(found)
         == "the engine split the layers by itself (17,19) and did not see VLLM_PP_LAYER_PARTITION=20,16"
@@ -115,6 +117,6 @@ def test_kv_blocks_are_compared_only_where_they_were_asked_for() -> None:
 def test_the_regime_is_what_was_read_and_else_what_was_predicted(
     runner: str | None, is_async: bool | None, regime: str
 ) -> None:
-    deployment = RECIPE.deployment(Candidate((20, 16)))
+    deployment = SETUP.deployment(Candidate((20, 16)))
     assert PROBLEM.engine.flow(deployment).name == "R3"
-    assert what_runs.regime(PROBLEM, deployment, said(is_async=is_async, runner=runner)) == regime
+    assert deployment_check.flow_name(PROBLEM, deployment, said(is_async=is_async, runner=runner)) == regime

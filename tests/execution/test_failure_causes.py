@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partitune.candidate import Candidate, Measurement, Outcome
+from partitune.engines.readout import FailureKind, Phase
 from partitune.errors import LaunchFailed, OutOfMemory, Refused, RunError, Unhealthy
 from partitune.execution.driver import MEMORY_CONSTRAINT, run
-from partitune.execution.readout.failure_causes import Kind, failure_of, find_cause, last_lines
-from partitune.execution.readout.launch_phase import Phase
-from tests.engine_output import VLLM_READY, recorded, sglang, vllm
+from partitune.execution.readout.failure_causes import failure_of, find_cause, last_lines
+from tests.engine_output import SGLANG, VLLM, VLLM_READY, recorded, sglang, vllm
 
 # PyTorch's CUDA caching allocator.
 OOM = (
@@ -67,19 +67,22 @@ SGLANG_POOL = "RuntimeError: Not enough memory. Please try to increase --mem-fra
 UVICORN = "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use\n"
 CLIENT = "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while connecting"
 
+#: How those of the logs below begin that only SGLang writes.
+SPOKEN_BY_SGLANG = ("[2026-", "ValueError: nccl_port")
+
 LOADING = vllm(1, "Worker_PP1_TP0", "Starting to load model m...", "INFO")
 LOADED = vllm(2, "Worker_PP1_TP0", "Model loading took 70.5 GiB memory and 60.2 seconds", "INFO")
 
 
 def test_a_healthy_life_has_no_cause() -> None:
-    assert find_cause([recorded("served.log")]) is None
-    assert failure_of([]) is None
+    assert find_cause([recorded("served.log")], VLLM) is None
+    assert failure_of([], VLLM) is None
 
 
 def test_a_wrong_partition_in_a_real_log_is_found_below_all_its_echoes() -> None:
-    cause = find_cause([recorded("wrong_partition.log")])
+    cause = find_cause([recorded("wrong_partition.log")], VLLM)
     assert cause is not None
-    assert (cause.kind, cause.phase) == (Kind.PARTITION, Phase.LOAD)
+    assert (cause.kind, cause.phase) == (FailureKind.PARTITION, Phase.LOAD)
     assert cause.line.place == {"PP": 0}
     assert cause.words == "ValueError: sum(partitions)=17 does not match num_hidden_layers=16."
     assert "while loading weights on stage 0 (Worker_PP0, node 0, log line " in cause.message
@@ -89,18 +92,46 @@ def test_a_wrong_partition_in_a_real_log_is_found_below_all_its_echoes() -> None
 @pytest.mark.parametrize(
     ("name", "kind", "phase", "error", "gib", "words"),
     [
-        ("wrong_flag", Kind.ARGUMENT, Phase.SPAWN, Refused, None, "unrecognized arguments: --max-num-batched-tokenz 3"),
-        ("kv_too_small", Kind.KV_TOO_SMALL, Phase.CAPTURE, OutOfMemory, 1.0, "maximum model length is 65408"),
-        ("kv_space_over_memory", Kind.MEMORY_TAKEN, Phase.CAPTURE, OutOfMemory, 64 - 21.26, "(21.26/23.54 GiB)"),
-        ("port_in_use", Kind.PORT, Phase.SPAWN, LaunchFailed, None, "OSError: [Errno 98] Address already in use"),
-        ("dies_at_first_request", Kind.ENGINE, Phase.READY, Unhealthy, None, "at `assert self.intermediate_tensors is"),
-        ("killed_worker", Kind.KILLED, Phase.READY, Unhealthy, None, "Worker proc VllmWorker-1 died unexpectedly"),
+        (
+            "wrong_flag",
+            FailureKind.ARGUMENT,
+            Phase.SPAWN,
+            Refused,
+            None,
+            "unrecognized arguments: --max-num-batched-tokenz 3",
+        ),
+        ("kv_too_small", FailureKind.KV_TOO_SMALL, Phase.CAPTURE, OutOfMemory, 1.0, "maximum model length is 65408"),
+        ("kv_space_over_memory", FailureKind.MEMORY_TAKEN, Phase.CAPTURE, OutOfMemory, 64 - 21.26, "(21.26/23.54 GiB)"),
+        (
+            "port_in_use",
+            FailureKind.PORT,
+            Phase.SPAWN,
+            LaunchFailed,
+            None,
+            "OSError: [Errno 98] Address already in use",
+        ),
+        (
+            "dies_at_first_request",
+            FailureKind.ENGINE,
+            Phase.READY,
+            Unhealthy,
+            None,
+            "at `assert self.intermediate_tensors is",
+        ),
+        (
+            "killed_worker",
+            FailureKind.KILLED,
+            Phase.READY,
+            Unhealthy,
+            None,
+            "Worker proc VllmWorker-1 died unexpectedly",
+        ),
     ],
 )
 def test_recorded_failures(
-    name: str, kind: Kind, phase: Phase, error: type[RunError], gib: float | None, words: str
+    name: str, kind: FailureKind, phase: Phase, error: type[RunError], gib: float | None, words: str
 ) -> None:
-    cause = find_cause([recorded(f"{name}.log")])
+    cause = find_cause([recorded(f"{name}.log")], VLLM)
     assert cause is not None
     assert (cause.kind, cause.phase) == (kind, phase)
     assert words in cause.words
@@ -112,38 +143,38 @@ def test_recorded_failures(
 @pytest.mark.parametrize(
     ("log", "kind", "phase", "error", "gib"),
     [
-        (LOADING + vllm(3, "Worker_PP1_TP0", OOM), Kind.OOM, Phase.LOAD, OutOfMemory, 2.0),
-        (LOADED + vllm(3, "Worker_PP1_TP0", OOM), Kind.OOM, Phase.CAPTURE, OutOfMemory, 2.0),
-        (VLLM_READY + vllm(3, "Worker_PP1_TP0", OOM), Kind.OOM, Phase.READY, OutOfMemory, 2.0),
-        (LOADED + vllm(3, "EngineCore", KV), Kind.KV_TOO_SMALL, Phase.CAPTURE, OutOfMemory, 20.82),
+        (LOADING + vllm(3, "Worker_PP1_TP0", OOM), FailureKind.OOM, Phase.LOAD, OutOfMemory, 2.0),
+        (LOADED + vllm(3, "Worker_PP1_TP0", OOM), FailureKind.OOM, Phase.CAPTURE, OutOfMemory, 2.0),
+        (VLLM_READY + vllm(3, "Worker_PP1_TP0", OOM), FailureKind.OOM, Phase.READY, OutOfMemory, 2.0),
+        (LOADED + vllm(3, "EngineCore", KV), FailureKind.KV_TOO_SMALL, Phase.CAPTURE, OutOfMemory, 20.82),
         (
             LOADED
             + vllm(3, "Worker_PP0_TP0", "Available KV cache memory: -1.25 GiB", "INFO")
             + vllm(4, "EngineCore", NO_KV),
-            Kind.KV_TOO_SMALL,
+            FailureKind.KV_TOO_SMALL,
             Phase.CAPTURE,
             OutOfMemory,
             1.25,
         ),
-        (vllm(1, "Worker_PP1_TP0", TAKEN), Kind.MEMORY_TAKEN, Phase.SPAWN, OutOfMemory, 1.44),
-        (vllm(1, "Worker_PP1", TAKEN_CPU), Kind.MEMORY_TAKEN, Phase.SPAWN, OutOfMemory, 2.4),
+        (vllm(1, "Worker_PP1_TP0", TAKEN), FailureKind.MEMORY_TAKEN, Phase.SPAWN, OutOfMemory, 1.44),
+        (vllm(1, "Worker_PP1", TAKEN_CPU), FailureKind.MEMORY_TAKEN, Phase.SPAWN, OutOfMemory, 2.4),
         (
             INVALID,
-            Kind.ARGUMENT,
+            FailureKind.ARGUMENT,
             Phase.SPAWN,
             Refused,
             None,
         ),
         (
             NO_PP + "\n",
-            Kind.UNSUPPORTED,
+            FailureKind.UNSUPPORTED,
             Phase.SPAWN,
             Refused,
             None,
         ),
         (
             NO_MODEL,
-            Kind.UNSUPPORTED,
+            FailureKind.UNSUPPORTED,
             Phase.SPAWN,
             Refused,
             None,
@@ -151,7 +182,7 @@ def test_recorded_failures(
         (  # srt/model_executor/model_runner.py
             sglang(1, " PP0 TP0", "Scheduler hit an exception: Traceback (most recent call last):")
             + "AssertionError: Pipeline Parallel is not compatible with this model.\n",
-            Kind.UNSUPPORTED,
+            FailureKind.UNSUPPORTED,
             Phase.SPAWN,
             Refused,
             None,
@@ -159,21 +190,21 @@ def test_recorded_failures(
         (
             sglang(1, " PP3 TP1", "Load weight end. elapsed=60.10 s, type=K3, avail mem=2.1 GB, mem usage=70.20 GB.")
             + SGLANG_POOL,
-            Kind.KV_TOO_SMALL,
+            FailureKind.KV_TOO_SMALL,
             Phase.CAPTURE,
             OutOfMemory,
             None,
         ),
         (
             UVICORN,
-            Kind.PORT,
+            FailureKind.PORT,
             Phase.SPAWN,
             LaunchFailed,
             None,
         ),
         (  # srt/utils/network.py, wait_port_available
             "ValueError: nccl_port at 29501 is not available in 30 seconds. Process 7 holds it\n",
-            Kind.PORT,
+            FailureKind.PORT,
             Phase.SPAWN,
             LaunchFailed,
             None,
@@ -181,25 +212,25 @@ def test_recorded_failures(
         (
             vllm(1, "Worker", "world_size=16 rank=8 local_rank=0 distributed_init_method=tcp://10.0.0.1:29501", "INFO")
             + vllm(2, "Worker", CLIENT),
-            Kind.RENDEZVOUS,
+            FailureKind.RENDEZVOUS,
             Phase.RENDEZVOUS,
             LaunchFailed,
             None,
         ),
-        (VLLM_READY + vllm(1, "Worker_PP1", NCCL), Kind.COLLECTIVE, Phase.READY, Unhealthy, None),
-        (VLLM_READY + vllm(1, "APIServer", DEAD), Kind.DEAD, Phase.READY, Unhealthy, None),
+        (VLLM_READY + vllm(1, "Worker_PP1", NCCL), FailureKind.COLLECTIVE, Phase.READY, Unhealthy, None),
+        (VLLM_READY + vllm(1, "APIServer", DEAD), FailureKind.DEAD, Phase.READY, Unhealthy, None),
         (  # v1/executor/multiproc_executor.py, monitor_workers
             VLLM_READY
             + vllm(1, "EngineCore", "Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down")
             + vllm(2, "APIServer", DEAD),
-            Kind.KILLED,
+            FailureKind.KILLED,
             Phase.READY,
             Unhealthy,
             None,
         ),
         (
             VLLM_READY + vllm(1, "Worker_PP1", "AssertionError\n") + vllm(2, "APIServer", DEAD),
-            Kind.ENGINE,
+            FailureKind.ENGINE,
             Phase.READY,
             Unhealthy,
             None,
@@ -207,9 +238,9 @@ def test_recorded_failures(
     ],
 )
 def test_every_kind_has_its_name_error_and_amount(
-    log: str, kind: Kind, phase: Phase, error: type[RunError], gib: float | None
+    log: str, kind: FailureKind, phase: Phase, error: type[RunError], gib: float | None
 ) -> None:
-    cause = find_cause([log])
+    cause = find_cause([log], SGLANG if log.startswith(SPOKEN_BY_SGLANG) else VLLM)
     assert cause is not None
     assert (cause.kind, cause.phase) == (kind, phase)
     raised = cause.error()
@@ -219,35 +250,37 @@ def test_every_kind_has_its_name_error_and_amount(
 
 
 def test_a_refused_value_is_said_in_the_engines_words() -> None:
-    error = failure_of([INVALID])
+    error = failure_of([INVALID], VLLM)
     assert error is not None
     assert "max_num_batched_tokens (64) must be greater" in str(error)
-    assert "the estimated maximum model length is 34736" in str(failure_of([vllm(1, "EngineCore", KV)]))
+    assert "the estimated maximum model length is 34736" in str(failure_of([vllm(1, "EngineCore", KV)], VLLM))
 
 
 def test_the_earliest_root_over_all_nodes_wins_and_loud_consequences_do_not() -> None:
     """Four ranks on two nodes: stage 1's quiet memory error at second 10, NCCL errors of others before and after."""
     node_0 = vllm(9, "Worker_PP0_TP0", NCCL) + vllm(14, "EngineCore", INIT) + vllm(15, "APIServer", DEAD)
     node_1 = vllm(10, "Worker_PP1_TP0", TAKEN) + vllm(12, "Worker_PP1_TP1", OOM) + vllm(13, "Worker_PP1_TP1", NCCL)
-    cause = find_cause([node_0, node_1])
+    cause = find_cause([node_0, node_1], VLLM)
     assert cause is not None
-    assert (cause.kind, cause.line.node, cause.line.process) == (Kind.MEMORY_TAKEN, 1, "Worker_PP1_TP0")
+    assert (cause.kind, cause.line.node, cause.line.process) == (FailureKind.MEMORY_TAKEN, 1, "Worker_PP1_TP0")
     assert cause.excess_gib == pytest.approx(21.21 - 19.77)
 
 
 def test_a_stage_that_is_behind_the_others_fails_in_its_own_phase() -> None:
     faster = vllm(2, "Worker_PP0_TP0", "Model loading took 9.5 GiB memory and 6.2 seconds", "INFO")
-    cause = find_cause([faster, LOADING + vllm(3, "Worker_PP1_TP0", OOM)])
+    cause = find_cause([faster, LOADING + vllm(3, "Worker_PP1_TP0", OOM)], VLLM)
     assert cause is not None
     assert (cause.phase, cause.message[:46]) == (Phase.LOAD, "out of memory while loading weights on stage 1")
 
 
 def test_a_bare_traceback_is_not_blamed_on_whoever_spoke_before() -> None:
     """vLLM heads every line of a record; SGLang only the first of a traceback."""
-    cause = find_cause([LOADING + "Traceback (most recent call last):\nKeyError: 'x'\n"])
+    cause = find_cause([LOADING + "Traceback (most recent call last):\nKeyError: 'x'\n"], VLLM)
     assert cause is not None
     assert (cause.line.process, cause.line.place) == ("", {})
-    cause = find_cause([sglang(1, " PP1 TP0", "Scheduler hit an exception: Traceback (most recent call last):") + OOM])
+    cause = find_cause(
+        [sglang(1, " PP1 TP0", "Scheduler hit an exception: Traceback (most recent call last):") + OOM], SGLANG
+    )
     assert cause is not None
     assert cause.line.place == {"PP": 1, "TP": 0}
 
@@ -255,23 +288,26 @@ def test_a_bare_traceback_is_not_blamed_on_whoever_spoke_before() -> None:
 def test_of_two_roots_on_two_nodes_the_clock_decides_not_the_order_of_the_logs() -> None:
     late, early = vllm(20, "Worker_PP0", OOM), vllm(10, "Worker_PP1", NO_KV)
     for logs in ([late, early], [early, late]):
-        cause = find_cause(logs)
+        cause = find_cause(logs, VLLM)
         assert cause is not None
-        assert cause.kind is Kind.KV_TOO_SMALL
+        assert cause.kind is FailureKind.KV_TOO_SMALL
 
 
 def test_warnings_and_quoted_source_lines_are_no_errors() -> None:
     # config/parallel.py retries; a traceback quotes the code that raises.
-    assert find_cause([vllm(1, "EngineCore", "Address already in use. Retrying with a new port.", "WARNING")]) is None
+    assert (
+        find_cause([vllm(1, "EngineCore", "Address already in use. Retrying with a new port.", "WARNING")], VLLM)
+        is None
+    )
     frames = vllm(1, "Worker_PP0", '    raise ValueError("No available memory for the cache blocks.")')
-    cause = find_cause([frames + vllm(1, "Worker_PP0", "ValueError: something else")])
+    cause = find_cause([frames + vllm(1, "Worker_PP0", "ValueError: something else")], VLLM)
     assert cause is not None
-    assert cause.kind is Kind.ENGINE
+    assert cause.kind is FailureKind.ENGINE
 
 
 def test_fragmentation_is_still_over_the_limit() -> None:
     """More is free than was tried; a constraint that is not above 0 would count as met."""
-    error = failure_of([vllm(1, "Worker_PP0", OOM.replace("2.50 GiB", "20.00 MiB"))])
+    error = failure_of([vllm(1, "Worker_PP0", OOM.replace("2.50 GiB", "20.00 MiB"))], VLLM)
     assert error is not None
     assert error.excess == pytest.approx(2**-10)
 
@@ -279,7 +315,7 @@ def test_fragmentation_is_still_over_the_limit() -> None:
 def test_the_search_learns_the_gib() -> None:
     class Dying:
         def measure(self, candidate: Candidate) -> Measurement:
-            raise failure_of([LOADED + vllm(3, "EngineCore", KV)]) or AssertionError
+            raise failure_of([LOADED + vllm(3, "EngineCore", KV)], VLLM) or AssertionError
 
     result = run(Dying(), Candidate((2, 2)))
     assert result.outcome is Outcome.INFEASIBLE
@@ -288,8 +324,8 @@ def test_the_search_learns_the_gib() -> None:
 
 def test_without_a_cause_the_last_lines_are_there() -> None:
     logs = ["one\ntwo\n\x1b[31mthree\x1b[0m\n", ""]
-    assert find_cause(logs) is None
-    assert last_lines(logs, count=2) == "node 0, last 2 lines:\ntwo\nthree\nnode 1: no output"
+    assert find_cause(logs, VLLM) is None
+    assert last_lines(logs, VLLM, count=2) == "node 0, last 2 lines:\ntwo\nthree\nnode 1: no output"
 
 
 _PIECES = [OOM, KV, TAKEN, NCCL, DEAD, INIT, "Tried to allocate 1.2.3 GiB", "9.9.9 GiB is free", "\x00", "\r", "…", "("]
@@ -299,8 +335,8 @@ _PIECES = [OOM, KV, TAKEN, NCCL, DEAD, INIT, "Tried to allocate 1.2.3 GiB", "9.9
 @given(st.lists(st.one_of(st.sampled_from(_PIECES), st.text(max_size=60)), max_size=12), st.text(max_size=200))
 def test_no_log_raises(pieces: list[str], noise: str) -> None:
     logs = ["\n".join(pieces), noise, "".join(vllm(index, "Worker_PP0", piece) for index, piece in enumerate(pieces))]
-    cause = find_cause(logs)
-    last_lines(logs)
+    cause = find_cause(logs, VLLM)
+    last_lines(logs, VLLM)
     if cause is not None:
         error = cause.error()
         assert isinstance(error, RunError)

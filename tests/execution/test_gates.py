@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from partitune.engines.readout import Counters
+from partitune.engines.vllm.benchmark import VllmBench
 from partitune.errors import BenchmarkFailed, Stalled
 from partitune.execution.readout.bench_results import BenchResult, read_bench
-from partitune.execution.readout.engine_readout import Counters, read_metrics
+from partitune.execution.readout.engine_readout import read_metrics
 from partitune.execution.server.gates import GateLimits, ProgressWatch, check_window
-from tests.engine_output import recorded
+from tests.engine_output import VLLM, recorded
 
 GOOD = BenchResult(
     metrics={}, sent=100, completed=100, failed=0, input_tokens=10_000, output_tokens=1600, duration_s=9.0
@@ -26,8 +28,11 @@ def reasons(result: BenchResult, before: Counters | None = BEFORE, after: Counte
 
 
 def test_a_recorded_window_passes() -> None:
-    window = read_bench("vllm", recorded("bench_prefill.json"))
-    before, after = read_metrics(recorded("metrics_before.txt")), read_metrics(recorded("metrics_after.txt"))
+    window = read_bench(VllmBench.format, recorded("bench_prefill.json"))
+    before, after = (
+        read_metrics(recorded("metrics_before.txt"), VLLM.metrics),
+        read_metrics(recorded("metrics_after.txt"), VLLM.metrics),
+    )
     check_window(window, before, after, requests=12, output_tokens=12, shared_prefix=False)
     check_window(GOOD, BEFORE, AFTER, requests=100, output_tokens=1600, shared_prefix=False)
     check_window(GOOD, None, AFTER, requests=100, output_tokens=1600, shared_prefix=False)

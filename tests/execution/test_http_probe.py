@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from partitune.engines.vllm.launch import VllmLaunch
 from partitune.errors import Unhealthy
 from partitune.execution.server.http_probe import (
     WorkerLayers,
@@ -103,7 +104,7 @@ def test_the_report_of_real_workers(url: str, monkeypatch: pytest.MonkeyPatch) -
         {"pp_rank": 1, "tp_rank": 0, "first_layer": 8, "end_layer": 16, "layers": 16, "host": "vm", "pid": 29148},
     ]
     answer(monkeypatch, {"results": [{**row, "weight_bytes": None} for row in rows]})
-    assert worker_layers(url, 5.0) == (WorkerLayers(0, 0, 8, 0), WorkerLayers(1, 8, 16, 0))
+    assert worker_layers(url, VllmLaunch.layer_report, 5.0) == (WorkerLayers(0, 0, 8, 0), WorkerLayers(1, 8, 16, 0))
     answer(monkeypatch, {"results": [None]})
     with pytest.raises(Unhealthy, match="no report of a worker's layers"):
-        worker_layers(url, 5.0)
+        worker_layers(url, VllmLaunch.layer_report, 5.0)

@@ -14,11 +14,13 @@ from partitune.candidate import Candidate, Outcome
 from partitune.cli import main
 from partitune.engines.installed_flags import read_help
 from partitune.errors import Refused, SpecError
-from partitune.execution.command import CommandDriver
+from partitune.execution.command import command_for
 from partitune.execution.driver import RULES_CONSTRAINT, run
 from partitune.execution.drivers import choose_driver, group_of
 from partitune.execution.ray.groups import RayGroup
-from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.prepare import all_commands
+from partitune.execution.server.setup import Setup
+from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
 from partitune.spec.objectives import COST
 from partitune.spec.runner import Runner
@@ -26,7 +28,7 @@ from partitune.spec.search_space import SearchSpace
 from partitune.store import Store
 from tests.engine_output import recorded
 from tests.fake_engine import ACT, PROGRAM
-from tests.fake_recipe import LIMITS, SPACE, Bench
+from tests.fake_setup import LIMITS, SPACE, Bench
 from tests.ray_nodes import processes_with
 
 FOUR = {"nodes": 1, "gpus_per_node": 4, "gpu": "L40S", "gpu_hour_price_usd": 2.0}
@@ -49,8 +51,8 @@ def runner(**given: object) -> Runner:
     return Runner.from_mapping({**RUNNER, **given}, source="runner.yaml")
 
 
-def recipe(found: SearchSpace, **given: object) -> LaunchRecipe:
-    return LaunchRecipe.of(resolve(found), found, runner(**given))
+def setup_of(found: SearchSpace, **given: object) -> Setup:
+    return setup_for(resolve(found), found, runner(**given))
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_a_search_measures_every_layout_as_it_was_asked(
 
 
 def test_another_partition_than_asked_is_found_on_any_layout(bench: Bench) -> None:
-    driver = bench.driver(recipe(spec()))
+    driver = bench.driver(setup_of(spec()))
     wrong = run(driver, replace(FOUR_STAGES, knobs={ACT: "wrong-partition"}))
     assert wrong.outcome is Outcome.FAILED
     assert "the partition is 11,8,8,9, asked for was 10,8,8,10" in wrong.reason
@@ -102,11 +104,16 @@ def test_another_partition_than_asked_is_found_on_any_layout(bench: Bench) -> No
 
 def test_nodes_follow_the_layout_and_the_slot_is_the_cluster() -> None:
     found = spec(cluster=TWO_BY_TWO)
-    made = recipe(found, nodes={"start": "ray"})
+    made = setup_of(found, nodes={"start": "ray"})
     for candidate, count in ((TWO_STAGES, 1), (FOUR_STAGES, 2)):
         own = made.on_layout_of(candidate)
-        assert (own.count, own.node_gpus, own.slot_nodes, own.slot_gpus) == (count, 2, 2, 2)
-        plan = own.plan(candidate, trial="t", hosts=HOSTS[:count], port=8100, rendezvous_port=29600)
+        assert (own.server.groups, own.reservation.gpus, own.reservation.nodes, own.reservation.gpus) == (
+            count,
+            2,
+            2,
+            2,
+        )
+        plan = own.server.launch(candidate, trial="t", hosts=HOSTS[:count], port=8100, rendezvous_port=29600)
         assert plan.stage_nodes == ((0, 0) if count == 1 else (0, 0, 1, 1))
         for process in plan.processes:
             assert process.env["VLLM_PP_LAYER_PARTITION"] == ",".join(map(str, candidate.partition))
@@ -116,7 +123,7 @@ def test_nodes_follow_the_layout_and_the_slot_is_the_cluster() -> None:
     driver = choose_driver(resolve(found), found, runner(nodes={"start": "ray"}))
     assert group_of(driver) == RayGroup(2, 2)
     with pytest.raises(Refused, match="layout tp1-pp4 is not one of this search space: only tp1-pp2"):
-        recipe(spec(parallel={"tp": 1, "pp": 2})).on_layout_of(FOUR_STAGES)
+        setup_of(spec(parallel={"tp": 1, "pp": 2})).on_layout_of(FOUR_STAGES)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +138,7 @@ def test_nodes_follow_the_layout_and_the_slot_is_the_cluster() -> None:
 )
 def test_a_runner_that_cannot_hold_the_largest_layout_is_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError) as caught:
-        recipe(spec(cluster=TWO_BY_TWO), **given)
+        setup_of(spec(cluster=TWO_BY_TWO), **given)
     assert message in str(caught.value)
 
 
@@ -142,25 +149,25 @@ def test_data_ranks_over_nodes_are_refused_where_the_engine_would_place_them_oth
     found = spec(cluster=TWO_BY_TWO, parallel={"tp": 1, "pp": 2, "layouts": [apart]})
     candidate = Candidate((36,), {}, "tp2-pp1-dp2")
     with pytest.raises(Refused, match="data ranks of vLLM over 2 nodes are not started by partitune"):
-        recipe(found, **ray).on_layout_of(candidate).check(candidate)
+        setup_of(found, **ray).on_layout_of(candidate).server.check(candidate)
     with pytest.raises(SpecError, match=r"parallel\.dp: data ranks of vLLM over 2 nodes"):
-        recipe(spec(cluster=TWO_BY_TWO, parallel=apart), **ray)
+        setup_of(spec(cluster=TWO_BY_TWO, parallel=apart), **ray)
     together = {"tp": 1, "pp": 1, "dp": 2}
-    on_one = recipe(spec(cluster=TWO_BY_TWO, parallel={"tp": 1, "pp": 2, "layouts": [together]}), **ray)
+    on_one = setup_of(spec(cluster=TWO_BY_TWO, parallel={"tp": 1, "pp": 2, "layouts": [together]}), **ray)
     candidate = Candidate((36,), {}, "tp1-pp1-dp2")
-    assert on_one.on_layout_of(candidate).check(candidate).layout.dp == 2
+    assert on_one.on_layout_of(candidate).server.check(candidate).layout.dp == 2
 
 
 def test_unlike_nodes_need_their_addresses_though_the_first_layout_stands_on_one() -> None:
     unlike = {"nodes": 2, "gpus_per_node": 2, "gpu": ["L40S", "L40S", "L4", "L4"]}
     with pytest.raises(SpecError, match="in the order of the stages, as their GPUs differ"):
-        recipe(spec(cluster=unlike), nodes={"start": "ray"})
-    assert recipe(spec(cluster=unlike), nodes={"start": "ray", "hosts": list(HOSTS)}).slot_nodes == 2
+        setup_of(spec(cluster=unlike), nodes={"start": "ray"})
+    assert setup_of(spec(cluster=unlike), nodes={"start": "ray", "hosts": list(HOSTS)}).reservation.nodes == 2
 
 
 def test_the_flags_of_every_layout_are_asked_of_the_installed_engine() -> None:
-    made = recipe(spec(parallel={"tp": 1, "pp": 4, "layouts": "auto"}), engine_command=["vllm"])
-    commands = list(made.all_commands())
+    made = setup_of(spec(parallel={"tp": 1, "pp": 4, "layouts": "auto"}), engine_command=["vllm"])
+    commands = list(all_commands(made))
     sizes = {words[words.index("--pipeline-parallel-size") + 1] for words in commands}
     assert {"1", "2", "3", "4"} <= sizes
     assert any("--data-parallel-size" in words for words in commands)
@@ -175,11 +182,11 @@ def test_a_command_is_told_the_size_of_the_layout(bench: Bench) -> None:
         "driver": "command",
         "command": ["run", "{nodes}x{gpus_per_node}", "{result}"],
     }
-    made = LaunchRecipe.of(resolve(found), found, Runner.from_mapping(settings, source="r.yaml"))
+    made = setup_for(resolve(found), found, Runner.from_mapping(settings, source="r.yaml"))
     driver = bench.driver()
     with driver.source.nodes(1) as (node,):
         for candidate, sizes in ((TWO_STAGES, "1x2"), (FOUR_STAGES, "2x2")):
-            plan, _ = CommandDriver(made, driver.source).process(candidate, node, "t", 1)
+            plan, _ = command_for(made.on_layout_of(candidate).loads[0], candidate, node, "t", 1)
             assert plan.processes[0].argv[:2] == ("run", sizes)
 
 

@@ -16,14 +16,15 @@ from partitune.errors import SpecError
 from partitune.execution.command import CommandDriver
 from partitune.execution.driver import run
 from partitune.execution.processes.node import LocalNodes
-from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.setup import Setup
+from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
 from partitune.planning.workload_mix import taken_apart
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.execution.test_command import SCRIPT, WORDS
 from tests.fake_engine import PROGRAM
-from tests.fake_recipe import LIMITS, SPACE, Bench, candidate
+from tests.fake_setup import LIMITS, SPACE, Bench, candidate
 
 CHAT = {"kind": "random", "requests": 16, "prompt_tokens": 16, "output_tokens": 12, "concurrency": 8}
 LONG = {"kind": "random", "requests": 8, "prompt_tokens": 64, "output_tokens": 30, "concurrency": 2}
@@ -35,10 +36,10 @@ def mix(over: str = "mean") -> dict[str, object]:
     return {"kind": "mix", "over": over, "parts": [{**CHAT, "name": "chat", **weight}, {**LONG, "name": "long"}]}
 
 
-def recipe(space: dict[str, object] | None = None, **settings: object) -> LaunchRecipe:
+def setup_of(space: dict[str, object] | None = None, **settings: object) -> Setup:
     posed = SearchSpace.from_mapping({**SPACE, "workload": mix(), **(space or {})}, source="fake.yaml")
     given = {"name": "fake", "driver": "vllm", "engine_command": list(PROGRAM), "limits_s": LIMITS, **settings}
-    return LaunchRecipe.of(resolve(posed), posed, Runner.from_mapping(given, source="runner.yaml"))
+    return setup_for(resolve(posed), posed, Runner.from_mapping(given, source="runner.yaml"))
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def sent(bench: Bench) -> list[tuple[int, int]]:
 
 
 def test_one_server_is_measured_under_every_load(bench: Bench) -> None:
-    result = run(bench.driver(recipe(benchmark={"windows": 2, "warmup_requests": 2})), candidate())
+    result = run(bench.driver(setup_of(benchmark={"windows": 2, "warmup_requests": 2})), candidate())
     assert result.outcome is Outcome.OK, result.reason
     assert len({path.parent for path in (bench.folder / "trials").glob("*/window-*.json")}) == 1
     assert sent(bench) == [(16, 192), (8, 240)] * 2  # both loads, and then both again
@@ -74,7 +75,7 @@ def test_one_server_is_measured_under_every_load(bench: Bench) -> None:
 def test_a_trial_ends_early_only_where_the_mix_cannot_be_saved(
     bench: Bench, over: str, windows: int, outcome: Outcome
 ) -> None:
-    made = recipe({"workload": mix(over)}, benchmark={"windows": 2, "warmup_requests": 0})
+    made = setup_of({"workload": mix(over)}, benchmark={"windows": 2, "warmup_requests": 0})
     first = run(bench.driver(made), candidate(partition=(18, 18)))
     assert first.measurement is not None
     done, (_, parts) = len(sent(bench)), taken_apart(first.measurement.metrics)
@@ -88,12 +89,12 @@ def test_a_trial_ends_early_only_where_the_mix_cannot_be_saved(
 
 
 def test_loads_have_seeds_that_never_meet() -> None:
-    made = recipe(benchmark={"windows": 3, "seed": 1})
-    seeds = [seed for repeat in range(50) for part in made.repeated(repeat).parts for seed in part.window_seeds]
-    seeds += [part.warmup_seed for repeat in range(50) for part in made.repeated(repeat).parts]
+    made = setup_of(benchmark={"windows": 3, "seed": 1})
+    seeds = [seed for repeat in range(50) for part in made.repeated(repeat).loads for seed in part.window_seeds]
+    seeds += [part.warmup_seed for repeat in range(50) for part in made.repeated(repeat).loads]
     assert len(seeds) == 50 * 2 * 4 == len(set(seeds[: 50 * 2 * 3])) + 50 * 2
     assert not set(seeds[: 50 * 2 * 3]) & set(seeds[50 * 2 * 3 :])
-    assert made.repeated(2).parts[0].window_seeds == (7, 8, 9)  # as without a mix
+    assert made.repeated(2).loads[0].window_seeds == (7, 8, 9)  # as without a mix
     assert max(seeds) < 2**31
 
 
@@ -104,7 +105,7 @@ def test_a_command_runs_once_a_load(tmp_path: Path) -> None:
         "kind": "mix",
         "parts": [{**CHAT, "name": "chat", "weight": 3}, {**LONG, "name": "long", "output_tokens": 12}],
     }
-    made = recipe(
+    made = setup_of(
         {"workload": short},
         driver="command",
         engine_command=[],
@@ -121,7 +122,7 @@ def test_a_tool_is_asked_about_every_load(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"timestamp": 0, "input_length": 4, "output_length": 4, "hash_ids": [1]}\n')
     parts = [{**CHAT, "name": "chat"}, {"kind": "trace", "file": str(tmp_path / "t.jsonl"), "name": "night"}]
     with pytest.raises(SpecError, match=r"sglang replays no trace; allowed: tool vllm \(load night of the mix\)"):
-        recipe({"workload": {"kind": "mix", "parts": parts}}, benchmark={"tool": "sglang"})
+        setup_of({"workload": {"kind": "mix", "parts": parts}}, benchmark={"tool": "sglang"})
 
 
 def test_a_dry_run_prints_every_load(

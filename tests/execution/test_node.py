@@ -149,11 +149,11 @@ class TestQuarantine:
 ABANDON = """
 import os, sys
 from pathlib import Path
-from partitune.execution.processes.launch import ProcessPlan
+from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import Ledger
 from partitune.execution.processes.node import LocalNode
 folder = Path(sys.argv[1])
-plan = ProcessPlan(0, "h", (sys.executable, "-c", sys.argv[2]), {})
+plan = ProcessCommand(0, "h", (sys.executable, "-c", sys.argv[2]), {})
 LocalNode("127.0.0.1", folder).start("engine", "left", plan, None)
 log = folder / "trials" / "left" / "engine.log"
 while not log.exists() or log.read_text().count("\\n") < 3:
@@ -186,10 +186,10 @@ class LocalNodeElsewhere:
     TEXT = """
 import sys, time
 from pathlib import Path
-from partitune.execution.processes.launch import ProcessPlan
+from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.node import LocalNode
 node = LocalNode("127.0.0.1", Path(sys.argv[1]))
-node.start("engine", "theirs", ProcessPlan(0, "h", ("sleep", "60"), {}), None)
+node.start("engine", "theirs", ProcessCommand(0, "h", ("sleep", "60"), {}), None)
 print("started", flush=True)
 sys.stdin.read()
 node.close()

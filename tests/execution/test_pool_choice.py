@@ -11,7 +11,7 @@ from partitune.execution.pools.pools import LocalPool, Pool, RayPool, WarmingPoo
 from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from tests.fake_recipe import SPACE
+from tests.fake_setup import SPACE
 
 COMMAND = ["true", "{result}"]
 

@@ -109,7 +109,7 @@ def cluster() -> Iterator[TwoNodes]:
 SCRIPT = """
 import json, sys, time
 from pathlib import Path
-from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.setup_checks import setup_for
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.ray.nodes import RayNodes
 from partitune.execution.server.server_driver import ServerDriver
@@ -120,7 +120,7 @@ from partitune.candidate import Candidate
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.fake_engine import ACT, PROGRAM
-from tests.fake_recipe import LIMITS, SPACE
+from tests.fake_setup import LIMITS, SPACE
 
 address, folder, nodes, gpus, *acts = sys.argv[1:]
 sizes = {"cluster": {"nodes": int(nodes), "gpus_per_node": int(gpus), "gpu": "L40S"},
@@ -131,9 +131,9 @@ if layouts:
 space = SearchSpace.from_mapping({**SPACE, **sizes}, source="fake.yaml")
 settings = {"name": "fake", "driver": "vllm", "engine_command": list(PROGRAM), "nodes": {"start": "ray"},
             "limits_s": dict(LIMITS), "benchmark": {"command": list(PROGRAM), "warmup_requests": 2}}
-recipe = LaunchRecipe.of(resolve(space), space, Runner.from_mapping(settings, source="runner.yaml"))
-driver = ServerDriver(recipe, RayNodes(recipe.slot_gpus, folder), Path(folder) / "references")
-pool = RayPool(driver, address, group=RayGroup(recipe.slot_nodes, recipe.slot_gpus))
+setup = setup_for(resolve(space), space, Runner.from_mapping(settings, source="runner.yaml"))
+driver = ServerDriver(setup, RayNodes(setup.reservation.gpus, folder), Path(folder) / "references")
+pool = RayPool(driver, address, group=RayGroup(setup.reservation.nodes, setup.reservation.gpus))
 begin = time.monotonic()
 try:
     pool.start()
@@ -143,7 +143,7 @@ except ClusterError as error:
 print(json.dumps({"slots": pool.free_slots, "said": pool.prepare()}), flush=True)
 for act in acts:
     layout, knobs = (act, {}) if act in layouts else (None, {ACT: act} if act != "ok" else {})
-    stages = recipe.problem.on(layout).stages
+    stages = setup.problem.on(layout).stages
     partition = tuple(36 // stages + (stage < 36 % stages) for stage in range(stages))
     pool.submit(Candidate(partition, knobs, layout))
     print(json.dumps({"submitted": act}), flush=True)
@@ -212,22 +212,22 @@ def test_layouts_of_one_node_and_of_two_take_turns_in_one_group(cluster: TwoNode
 #: What vLLM's own Ray executor would find: asked once for a start that fits, once for one that does not.
 RAYLETS = """
 import json, os, sys
-from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.setup_checks import setup_for
 from partitune.execution.ray.raylets import check_raylets
 from partitune.errors import PartituneError
 from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from tests.fake_recipe import SPACE
+from tests.fake_setup import SPACE
 
 os.environ["RAY_ADDRESS"] = sys.argv[1]
 for nodes in (1, 3):
     sizes = {"cluster": {"nodes": nodes, "gpus_per_node": 8, "gpu": "L40S"}, "parallel": {"tp": 8, "pp": nodes}}
     space = SearchSpace.from_mapping({**SPACE, **sizes}, source="fake.yaml")
     settings = {"name": "fake", "driver": "vllm", "arguments": {"distributed_executor_backend": "ray"}}
-    recipe = LaunchRecipe.of(resolve(space), space, Runner.from_mapping(settings, source="runner.yaml"))
+    setup = setup_for(resolve(space), space, Runner.from_mapping(settings, source="runner.yaml"))
     try:
-        check_raylets(recipe)
+        check_raylets(setup)
         print(json.dumps({"nodes": nodes, "found": ""}), flush=True)
     except PartituneError as error:
         print(json.dumps({"nodes": nodes, "found": str(error)}), flush=True)

@@ -22,11 +22,11 @@ from partitune.candidate import Measurement, Outcome, Result, flaw_in
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT, run
 from partitune.execution.processes.ledger import MARKER
 from partitune.execution.processes.node import LocalNode, Node, StopProof
-from partitune.execution.server.launch_recipe import LaunchRecipe
 from partitune.execution.server.server_driver import ServerDriver
+from partitune.execution.server.setup import Setup
 from tests.execution.test_process_supervisor import wait_until
 from tests.fake_engine import ACT
-from tests.fake_recipe import Bench, candidate, recipe
+from tests.fake_setup import Bench, candidate, fake_setup
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -62,7 +62,7 @@ def test_a_good_candidate_is_measured_and_nothing_is_left(bench: Bench) -> None:
 
 
 def test_every_window_and_every_fresh_server_counts_as_one_median(bench: Bench) -> None:
-    made = recipe(benchmark={"windows": 2, "seed": 7, "warmup_requests": 0}, fresh_servers=2)
+    made = fake_setup(benchmark={"windows": 2, "seed": 7, "warmup_requests": 0}, fresh_servers=2)
     result = measure(bench, driver=bench.driver(made))
     assert result.outcome is Outcome.OK
     files = sorted(path.name for path in (bench.folder / "trials").glob("*/*.json"))
@@ -122,20 +122,20 @@ def test_a_failure_has_its_reason_and_outcome(bench: Bench, act: str) -> None:
     ],
 )
 def test_a_load_generator_that_cannot_be_trusted_makes_the_trial_invalid(bench: Bench, act: str, reason: str) -> None:
-    result = measure(bench, driver=bench.driver(recipe(env={ACT: act})))
+    result = measure(bench, driver=bench.driver(fake_setup(env={ACT: act})))
     assert result.outcome is Outcome.INVALID
     assert re.search(reason, result.reason), result.reason
 
 
 def test_a_flag_the_engine_does_not_know_is_refused(bench: Bench) -> None:
-    made = recipe(arguments={"max_logprobs": 4})
+    made = fake_setup(arguments={"max_logprobs": 4})
     result = measure(bench, driver=bench.driver(made))
     assert (result.outcome, result.constraints) == (Outcome.INFEASIBLE, {RULES_CONSTRAINT: 1.0})
     assert "vllm serve: error: unrecognized arguments: --max-logprobs" in result.reason
 
 
 def test_a_load_generator_that_does_not_start_is_said(bench: Bench) -> None:
-    made = recipe(benchmark={"command": ["no-such-bench"]})
+    made = fake_setup(benchmark={"command": ["no-such-bench"]})
     result = measure(bench, driver=bench.driver(made))
     assert (result.outcome, result.reason) == (
         Outcome.INVALID,
@@ -161,7 +161,7 @@ class TestTime:
         ],
     )
     def test_every_phase_has_its_limit(self, bench: Bench, act: str, phase: str, reason: str) -> None:
-        result = measure(bench, act, driver=bench.driver(recipe({phase: 1.0})))
+        result = measure(bench, act, driver=bench.driver(fake_setup({phase: 1.0})))
         assert re.search(reason, result.reason), result.reason
         if act == "frozen":
             assert (result.outcome, result.constraints) == (Outcome.FAILED, {})
@@ -171,13 +171,13 @@ class TestTime:
         assert result.duration_s < 20
 
     def test_a_load_generator_that_hangs_ends_with_its_window(self, bench: Bench) -> None:
-        made = recipe({"window": 1.0}, env={ACT: "bench-hang"})
+        made = fake_setup({"window": 1.0}, env={ACT: "bench-hang"})
         result = measure(bench, driver=bench.driver(made))
         assert result.reason.startswith("the load took longer than its limit of 1 s")
         assert result.outcome is Outcome.INFEASIBLE
 
     def test_the_whole_candidate_has_a_limit_too(self, bench: Bench) -> None:
-        result = measure(bench, "slow-load:60", driver=bench.driver(recipe(timeout_s=1.5)))
+        result = measure(bench, "slow-load:60", driver=bench.driver(fake_setup(timeout_s=1.5)))
         assert result.reason.startswith("the whole candidate took longer than the runner's timeout_s")
         assert result.duration_s < 15
 
@@ -187,15 +187,15 @@ class TestTeardown:
         assert measure(bench, "orphan").outcome is Outcome.OK
 
     def test_one_that_takes_its_time_gets_its_grace_and_is_then_killed(self, bench: Bench) -> None:
-        result = measure(bench, "slow-stop:600", driver=bench.driver(recipe({"stop": 1.0})))
+        result = measure(bench, "slow-stop:600", driver=bench.driver(fake_setup({"stop": 1.0})))
         assert result.outcome is Outcome.OK
         assert result.duration_s < 20
 
     def test_a_measured_result_stands_though_the_machine_is_not_clean(self, bench: Bench) -> None:
         """And the next candidate is lost, not failed: it is not its fault."""
         port = LocalNode("127.0.0.1", bench.folder).free_port()
-        made, node = recipe(), LeakyNode(bench.folder, port)
-        driver = ServerDriver(recipe(port=port), LeakyNodes(node), bench.folder)
+        made, node = fake_setup(), LeakyNode(bench.folder, port)
+        driver = ServerDriver(fake_setup(port=port), LeakyNodes(node), bench.folder)
         assert run(driver, candidate()).outcome is Outcome.OK
         elsewhere = ServerDriver(made, LeakyNodes(node), bench.folder)
         result = run(elsewhere, candidate())
@@ -249,7 +249,7 @@ def test_a_port_that_somebody_has_is_never_benchmarked(bench: Bench) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as other:
         thread = threading.Thread(target=other.serve_forever)
         thread.start()
-        result = measure(bench, driver=bench.driver(recipe(port=other.server_port)))
+        result = measure(bench, driver=bench.driver(fake_setup(port=other.server_port)))
         other.shutdown()
         thread.join()
     assert result.outcome is Outcome.FAILED
@@ -275,7 +275,7 @@ class TestReferenceText:
         assert run(driver, candidate()).outcome is Outcome.OK
 
     def test_it_can_be_switched_off(self, bench: Bench) -> None:
-        driver = bench.driver(recipe(reference_text=False))
+        driver = bench.driver(fake_setup(reference_text=False))
         assert run(driver, candidate("corrupt", partition=(18, 18))).outcome is Outcome.OK
         assert run(driver, candidate("corrupt")).outcome is Outcome.OK
 
@@ -289,7 +289,7 @@ def test_a_stale_partition_in_the_environment_does_not_win(bench: Bench, monkeyp
 DRIVE = """
 import sys
 from pathlib import Path
-from tests.fake_recipe import Bench, candidate
+from tests.fake_setup import Bench, candidate
 from partitune.execution.driver import run
 print(run(Bench(Path(sys.argv[1])).driver(), candidate(*sys.argv[2:])).outcome, flush=True)
 """
@@ -335,9 +335,9 @@ def test_ctrl_c_ends_the_engine_in_order(tmp_path: Path) -> None:
 class TestTwoNodes:
     """Two process groups that stand for two nodes, both on this machine."""
 
-    def two(self) -> LaunchRecipe:
+    def two(self) -> Setup:
         cluster = {"nodes": 2, "gpus_per_node": 1, "gpu": "L40S"}
-        return recipe(cluster=cluster, nodes={"hosts": ["127.0.0.1", "127.0.0.1"]})
+        return fake_setup(cluster=cluster, nodes={"hosts": ["127.0.0.1", "127.0.0.1"]})
 
     def test_both_groups_run_and_both_end(self, bench: Bench) -> None:
         result = run(bench.driver(self.two()), candidate())

@@ -14,7 +14,7 @@ from partitune.execution.drivers import choose_driver
 from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from tests.fake_recipe import SPACE
+from tests.fake_setup import SPACE
 
 CLASS = """
 from dataclasses import dataclass

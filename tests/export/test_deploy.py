@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+import partitune
 from partitune.candidate import Candidate, Knob
-from partitune.engines.vllm import engine as vllm_module
+from partitune.engines.vllm.launch import VllmLaunch
 from partitune.errors import SpecError
 from partitune.export.deploy import export
 from partitune.planning.problem import Problem
@@ -240,7 +241,7 @@ def test_one_side_of_a_kv_transfer_is_reminded_of_the_other(tmp_path: Path) -> N
 
 
 def test_a_model_given_as_a_path_is_served_from_its_folder(tmp_path: Path) -> None:
-    config = Path(vllm_module.__file__).parents[2] / "models" / "configs" / "Qwen--Qwen3-8B.json"
+    config = Path(partitune.__file__).parent / "models" / "configs" / "Qwen--Qwen3-8B.json"
     folder = tmp_path / "My Model"
     folder.mkdir()
     (folder / "config.json").write_bytes(config.read_bytes())
@@ -321,7 +322,7 @@ def test_a_file_that_reads_back_wrong_leaves_the_older_ones(tmp_path: Path, monk
     def as_people_write_it(self: object, deployment: object) -> dict[str, Knob]:
         return {"pipeline-parallel-size": 2, "tensor-parallel-size": 1, "async-scheduling": False}
 
-    monkeypatch.setattr(vllm_module.Vllm, "config_yaml", as_people_write_it)
+    monkeypatch.setattr(VllmLaunch, "config_yaml", as_people_write_it)
     with pytest.raises(SpecError, match="read back, the engine would take other values; lost: async_scheduling"):
         export(problem(), Candidate((19, 17), {"async_scheduling": False}), tmp_path / "x.env", ())
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

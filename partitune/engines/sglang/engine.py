@@ -9,7 +9,6 @@ Source: SGLang 0.5.23 `srt/distributed/utils.py`, `srt/mem_cache/kv_cache_config
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -18,17 +17,18 @@ from partitune.candidate import Knob
 from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, remainder_last
-from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
-from partitune.engines.flags import arguments, config_entries, read_config, whole_number
+from partitune.engines.deployment import Deployment
+from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
 from partitune.engines.recordings import Agreement
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
 from partitune.engines.sglang.defaults import FEWEST_ROWS, default_knobs, effective_knobs
-from partitune.engines.sglang.flags import SGLANG_FLAGS
 from partitune.engines.sglang.kv_planning import kv_blocks, plan_kv
+from partitune.engines.sglang.launch import SglangLaunch
+from partitune.engines.sglang.logs import SglangReadout
 from partitune.engines.sglang.models import edge_copies
-from partitune.engines.sglang.parallel_rules import has_experts, layout_flags, resolved_layout
+from partitune.engines.sglang.parallel_rules import has_experts, resolved_layout
 from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.recording import verify
@@ -57,9 +57,8 @@ class Sglang:
     """The engine SGLang."""
 
     name = "sglang"
-    partition_env = "SGLANG_PP_LAYER_PARTITION"
     written_by_partitune: ClassVar[Mapping[str, str]] = {
-        partition_env: "seeds, knobs.partition or --partition",
+        "SGLANG_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
         "model_path": "model",
         "pp_size": "parallel.pp",
         "tp_size": "parallel.tp",
@@ -79,7 +78,8 @@ class Sglang:
         "moe_a2a_backend": "parallel.all2all_backend",
         "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
-    model_key = "model-path"
+    launch = SglangLaunch()
+    readout = SglangReadout()
 
     def notes(self, version: str) -> tuple[str, ...]:
         """What is assumed about this version."""
@@ -157,34 +157,6 @@ class Sglang:
         """Every rule that the deployment breaks."""
         return check_sglang(deployment, effective_knobs(deployment))
 
-    def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
-        """`python -m sglang.launch_server …` with the parallel sizes and the deployment's own flags."""
-        program = ("python", "-m", "sglang.launch_server", "--model-path", model)
-        return (*program, *arguments(_all_flags(deployment), SGLANG_FLAGS))
-
-    def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """For `--config`: long flag names; a flag that is off is left out."""
-        return config_entries(_all_flags(deployment), SGLANG_FLAGS)
-
-    def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:  # noqa: ARG002
-        """The same command on every node, told its rank (`entrypoints/engine.py`)."""
-        start = f"python -m sglang.launch_server --config {shlex.quote(config)}"
-        if nodes == 1:
-            return (start,)
-        group = f"{start} --nnodes {nodes} --dist-init-addr ADDRESS_OF_NODE_0:20000 --node-rank"
-        return tuple(f"{group} {rank}" for rank in range(nodes))
-
-    def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
-        """What `--config` makes of such a file."""
-        return read_config(entries, SGLANG_FLAGS)
-
-    def environment(self, deployment: Deployment) -> Mapping[str, str]:
-        """Partition (only when one was chosen: an empty value is an error) and environment knobs."""
-        variables = environment_knobs(deployment.knobs)
-        if deployment.partition is not None:
-            variables[self.partition_env] = ",".join(map(str, deployment.partition))
-        return variables
-
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         """Pool of one partition: the least free memory over the largest cell; a block is a page."""
         return plan_kv(deployment, partition, free_bytes)
@@ -226,7 +198,3 @@ class Sglang:
     def verify_kv(self, file: Path) -> Sequence[Agreement]:
         """Nobody recorded its KV pool."""
         raise SpecError(f"{file}: there are no recordings of SGLang's KV pool")
-
-
-def _all_flags(deployment: Deployment) -> dict[str, Knob]:
-    return {**layout_flags(deployment.layout, deployment.architecture), **flag_knobs(deployment.knobs)}

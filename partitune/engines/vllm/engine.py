@@ -6,7 +6,6 @@ refusals, regimes and KV planning each have a module that says where they were r
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -15,21 +14,22 @@ from partitune.candidate import Knob
 from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
-from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
-from partitune.engines.flags import arguments, config_entries, read_config, whole_number
+from partitune.engines.deployment import Deployment
+from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
 from partitune.engines.recordings import Agreement
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import default_knobs, effective_knobs
-from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, plan_kv, window_blocks
 from partitune.engines.vllm.kv_recording import verify_kv
+from partitune.engines.vllm.launch import VllmLaunch
+from partitune.engines.vllm.logs import VllmReadout
 from partitune.engines.vllm.model_runner import READ, regime, runs_v2
 from partitune.engines.vllm.models import edge_copies
-from partitune.engines.vllm.parallel_rules import layout_flags, resolved_layout
+from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.rules import check_vllm, draft_method
 from partitune.engines.vllm.scheduler.engine_core import simulate
@@ -65,9 +65,8 @@ class Vllm:
     """The engine vLLM."""
 
     name = "vllm"
-    partition_env = "VLLM_PP_LAYER_PARTITION"
     written_by_partitune: ClassVar[Mapping[str, str]] = {
-        partition_env: "seeds, knobs.partition or --partition",
+        "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
         "VLLM_USE_V2_MODEL_RUNNER": "engine.runner",
         "model": "model",
         "pipeline_parallel_size": "parallel.pp",
@@ -79,7 +78,8 @@ class Vllm:
         "all2all_backend": "parallel.all2all_backend",
         "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
-    model_key = "model"
+    launch = VllmLaunch()
+    readout = VllmReadout()
 
     def notes(self, version: str) -> tuple[str, ...]:
         """What is assumed about this version."""
@@ -149,38 +149,6 @@ class Vllm:
         """Every rule that the deployment breaks."""
         return check_vllm(deployment, effective_knobs(deployment))
 
-    def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
-        """`vllm serve MODEL …` with the parallel sizes and the deployment's own flags."""
-        return ("vllm", "serve", model, *arguments(_all_flags(deployment), VLLM_FLAGS))
-
-    def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """For `vllm serve --config`: long flag names, `no-…: true` for switches that are off."""
-        return config_entries(_all_flags(deployment), VLLM_FLAGS)
-
-    def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:
-        """One command a node, the others than the first without a server; Ray places its workers from one command.
-
-        vLLM 0.32 `docs/serving/parallelism_scaling.md`, `entrypoints/cli/serve.py`.
-        """
-        start = f"vllm serve --config {shlex.quote(config)}"
-        if nodes == 1 or deployment.knobs.get("distributed_executor_backend") == "ray":
-            return (start,)
-        group = f"{start} --nnodes {nodes} --master-addr ADDRESS_OF_NODE_0 --node-rank"
-        return (f"{group} 0", *(f"{group} {rank} --headless" for rank in range(1, nodes)))
-
-    def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
-        """What `vllm serve --config` makes of such a file."""
-        return read_config(entries, VLLM_FLAGS)
-
-    def environment(self, deployment: Deployment) -> Mapping[str, str]:
-        """Partition (only when one was chosen: an empty value is an error), runner, and environment knobs."""
-        variables = environment_knobs(deployment.knobs)
-        if deployment.runner != "auto":
-            variables["VLLM_USE_V2_MODEL_RUNNER"] = "1" if deployment.runner == "v2" else "0"
-        if deployment.partition is not None:
-            variables[self.partition_env] = ",".join(map(str, deployment.partition))
-        return variables
-
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         """Blocks, tokens and the limiting stage of one partition."""
         blocks = whole_number(deployment.knobs, "num_gpu_blocks_override", 0) or None
@@ -225,7 +193,3 @@ class Vllm:
 def _fits_length(deployment: Deployment) -> bool:
     """True where the engine shortens max_model_len until one request fits."""
     return deployment.knobs.get("max_model_len") == -1
-
-
-def _all_flags(deployment: Deployment) -> dict[str, Knob]:
-    return {**layout_flags(deployment.layout), **flag_knobs(deployment.knobs)}

@@ -1,6 +1,6 @@
 """What one engine start consists of, before anything runs: the values a dry run prints and a node executes.
 
-Decision: a plan is plain data, complete and picklable. The same value is printed by `partitune launch --dry-run`, sent
+Decision: a start is plain data, complete and picklable. The same value is printed by `partitune launch --dry-run`, sent
 to a node's agent and checked afterwards against what really ran, so that the three cannot differ.
 """
 
@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from partitune.engines.launch import LayerReport
+
 #: What stands for a secret.
 MASK = "***"
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessPlan:
+class ProcessCommand:
     """One process group on one node."""
 
-    node: int  # 0-based, in the placement's order
+    node: int  # 0-based, in the order of the stages
     host: str  # address of that node as the others reach it
     argv: tuple[str, ...]
     env: Mapping[str, str]  # set over the node's own environment
@@ -32,20 +34,20 @@ class ProcessPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchPlan:
+class LaunchCommands:
     """One engine start: the first process serves HTTP."""
 
     trial: str  # marker of this start, in every process's environment and in the served model's name
     engine: str
     served_name: str  # what /v1/models must answer for the server to be ours
     port: int
-    processes: tuple[ProcessPlan, ...]
+    processes: tuple[ProcessCommand, ...]
     partition: tuple[int, ...]
     partition_env: str
     notes: tuple[str, ...] = field(default=())  # what the start assumes
     sees_port: bool = True  # False: a container or a scheduler's step listens; its name alone proves that it is ours
     stage_nodes: tuple[int, ...] | None = None  # node of every stage in this launcher's order; None: it cannot be known
-    stage_report: bool = False  # True: the workers can be asked for their layers (engines/vllm/engine_side)
+    layer_report: LayerReport | None = None  # how the workers can be asked for their layers; None: they cannot
 
     @property
     def url(self) -> str:

@@ -28,7 +28,7 @@ import psutil
 from partitune.errors import LaunchFailed, NodeLost
 from partitune.execution.processes import process_supervisor as keeper
 from partitune.execution.processes.gpu_memory import held_mib, used_mib
-from partitune.execution.processes.launch import ProcessPlan
+from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import MARKER, Ledger, Start, state_folder
 from partitune.execution.processes.long_logs import cut_log, read_log
 
@@ -70,7 +70,7 @@ class Node(Protocol):
         """Its address as the others reach it."""
         ...
 
-    def start(self, name: str, trial: str, plan: ProcessPlan, port: int | None) -> None:
+    def start(self, name: str, trial: str, plan: ProcessCommand, port: int | None) -> None:
         """Start a family of processes that will listen on `port`.
 
         Raises:
@@ -179,7 +179,7 @@ class LocalNode:
         self._families: dict[str, _Family] = {}
         self.host = host
 
-    def start(self, name: str, trial: str, plan: ProcessPlan, port: int | None) -> None:
+    def start(self, name: str, trial: str, plan: ProcessCommand, port: int | None) -> None:
         """Record, then start under a keeper."""
         if sys.platform != "linux":
             raise LaunchFailed("engines are started on Linux only: elsewhere nothing can prove that one has ended")

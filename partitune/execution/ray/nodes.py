@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from partitune.errors import ClusterError, NodeLost, PartituneError
-from partitune.execution.processes.launch import ProcessPlan
+from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.node import LocalNode, Node, PortState, ProcessState, StopProof
 
 #: Ray sets it to 1 in every worker that did not ask for CPUs; an engine takes it for the site's wish.
@@ -47,7 +47,7 @@ class RayNode:
         self._agent = agent
         self.host = host
 
-    def start(self, name: str, trial: str, plan: ProcessPlan, port: int | None) -> None:
+    def start(self, name: str, trial: str, plan: ProcessCommand, port: int | None) -> None:
         """As LocalNode."""
         own = plan if _SET_BY_RAY in plan.env else replace(plan, unset=(*plan.unset, _SET_BY_RAY))
         self._do("start", name, trial, own, port)

@@ -1,9 +1,10 @@
-"""Whether a running Ray cluster will let vLLM's own Ray executor do what it is told.
+"""Whether a running Ray cluster will let an engine that has Ray place its ranks do what it is told.
 
-Decision: vLLM sends the server's variables to its workers but lets a variable that is there already win. A partition in
+Decision: such an engine (vLLM) sends the server's variables to its workers but lets a variable that is there already
+win. A partition in
 the environment of a raylet (somebody exported it before `ray start`) thus silently replaces that of every trial, on
 that node only. It cannot be removed from here, so the study is refused, and says on which node. The same goes for
-GPUs that are not there: vLLM would wait for them for half an hour.
+GPUs that are not there: the engine would wait for them for half an hour.
 
 Source: vLLM 0.32.0 `v1/executor/ray_executor_v2.py` (initialize_worker: setdefault), `v1/executor/ray_env_utils.py`.
 """
@@ -16,14 +17,14 @@ from collections.abc import Callable
 
 from partitune.errors import ClusterError, SpecError
 from partitune.execution.ray.groups import machines
-from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.setup import Setup
 
 #: Seconds that a node may take to start a worker.
 ANSWER_LIMIT_S = 120.0
 
 
-def check_raylets(recipe: LaunchRecipe) -> None:
-    """Look at every node of the Ray cluster that `vllm serve` will join.
+def check_raylets(setup: Setup) -> None:
+    """Look at every node of the Ray cluster that the engine will join.
 
     Raises:
         ClusterError: no cluster, or fewer GPUs than ranks.
@@ -31,32 +32,32 @@ def check_raylets(recipe: LaunchRecipe) -> None:
     """
     import ray
 
-    address = recipe.runner.env.get("RAY_ADDRESS") or os.environ.get("RAY_ADDRESS") or "auto"
-    connected_before = ray.is_initialized()
+    address = setup.runner.env.get("RAY_ADDRESS") or os.environ.get("RAY_ADDRESS") or "auto"
+    connected_before, engine = ray.is_initialized(), setup.server.engine.title
     try:
         if not connected_before:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ClusterError(
-            f"Ray at {address} cannot be used: {error}. vLLM's Ray executor needs a running cluster"
+            f"Ray at {address} cannot be used: {error}. {engine}'s Ray executor needs a running cluster"
         ) from error
     try:
         found = machines()
-        if sum(one.gpus for one in found) < recipe.most_gpus:
+        if sum(one.gpus for one in found) < setup.reservation.most_gpus:
             there = ", ".join(f"{one.address} has {one.gpus}" for one in found)
-            raise ClusterError(f"Ray at {address}: a trial needs {recipe.most_gpus} GPUs, and {there}")
-        stale = surprises(recipe)
+            raise ClusterError(f"Ray at {address}: a trial needs {setup.reservation.most_gpus} GPUs, and {there}")
+        stale = surprises(setup)
     finally:
         if not connected_before:
             ray.shutdown()
     if stale:
         raise SpecError(
-            f"Ray at {address}: {'; '.join(stale)}. vLLM lets a worker's own variable win, so every trial would run "
-            "with it. Restart Ray on these nodes without it (`ray stop`, unset, `ray start`)"
+            f"Ray at {address}: {'; '.join(stale)}. {engine} lets a worker's own variable win, so every trial would "
+            "run with it. Restart Ray on these nodes without it (`ray stop`, unset, `ray start`)"
         )
 
 
-def surprises(recipe: LaunchRecipe) -> list[str]:
+def surprises(setup: Setup) -> list[str]:
     """One phrase for every variable of a living node that would win over the trial's; asked of a worker on each."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -71,7 +72,7 @@ def surprises(recipe: LaunchRecipe) -> list[str]:
     return [
         f"the raylet of {one['NodeManagerAddress']} has {name}={value}"
         for one, variables in zip(living, answers, strict=True)
-        for name, value in recipe.surprises(variables).items()
+        for name, value in setup.server.surprises(variables, tuple(setup.searched)).items()
     ]
 
 

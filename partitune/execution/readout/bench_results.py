@@ -5,11 +5,6 @@ looked for, because tools rename keys. Counts and the duration are demanded, thr
 definition for all tools) and must agree with what the tool printed. A latency of 0 is what the tools write where
 nothing was measured (no second token), so it is left out and never wins. A file that ends in the middle of a result is
 refused, however many complete results stand before it.
-
-Source: vLLM 0.32.0 `benchmarks/serve.py` (one JSON object, or one a line with --append-result), SGLang 0.5.23
-`sglang/benchmark/serving.py` (one object a line, appended), guidellm 0.8.1 `guidellm/benchmark/schemas/` (report.py,
-metrics.py) and `guidellm/schemas/base/` (its time per output token counts the first token; its inter-token latency is
-per request, which the other two call TPOT).
 """
 
 from __future__ import annotations
@@ -21,6 +16,7 @@ import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from partitune.engines.readout import BenchFormat
 from partitune.errors import BenchmarkFailed
 
 _LARGEST_FILE = 256 << 20
@@ -28,6 +24,8 @@ _LARGEST_FILE = 256 << 20
 _MOST_BROKEN_LINES = 20
 #: How far a tool's own throughput may be from tokens over seconds.
 _AGREEMENT = 0.02
+#: Metrics that only the tool can count.
+_RATES = frozenset({"goodput_req_s"})
 _POINTS = ("mean", "p50", "p90", "p99")
 
 _Found = Mapping[str, object]
@@ -49,85 +47,21 @@ class BenchResult:
     errors: tuple[str, ...] = ()  # of requests, distinct, the first few
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """Where a tool keeps what. Keys are paths with dots; of several the first that is there counts."""
-
-    keys: Mapping[str, tuple[str, ...]]
-    latencies: Mapping[str, tuple[str, float]]  # ours -> key with `{}` for the point, milliseconds of its unit
-    points: Mapping[str, tuple[str, ...]]  # ours -> the tool's
-    throughputs: Mapping[str, tuple[str, ...]]  # the tool's own, to compare with
-    rates: Mapping[str, tuple[str, ...]]  # ours -> keys of what only the tool can count
-
-
-_MILLISECONDS = {what: ("{}_" + what + "_ms", 1.0) for what in ("ttft", "tpot", "itl")}
-_TOTALS = {
-    "completed": ("completed",),
-    "failed": ("failed",),
-    "sent": ("num_prompts",),
-    "input_tokens": ("total_input_tokens",),
-    "output_tokens": ("total_output_tokens",),
-    "duration_s": ("duration",),
-}
-_THROUGHPUTS = {
-    "output_throughput_tok_s": ("output_throughput",),
-    "request_throughput_req_s": ("request_throughput",),
-}
-_RATES = {"goodput_req_s": ("request_goodput",)}  # null where no limits were given to the tool
-_SERVING_POINTS = {"mean": ("mean",), "p50": ("median", "p50"), "p90": ("p90",), "p99": ("p99",)}
-_FORMATS: Mapping[str, _Format] = {
-    "vllm": _Format(
-        {**_TOTALS, "acceptance_percent": ("spec_decode_acceptance_rate",)},
-        {**_MILLISECONDS, "e2e": ("{}_e2el_ms", 1.0)},
-        _SERVING_POINTS,
-        _THROUGHPUTS,
-        _RATES,
-    ),
-    "sglang": _Format(
-        _TOTALS,
-        {**_MILLISECONDS, "e2e": ("{}_e2e_latency_ms", 1.0)},
-        _SERVING_POINTS,
-        _THROUGHPUTS,
-        _RATES,
-    ),
-    "guidellm": _Format(
-        {
-            "completed": ("metrics.request_totals.successful",),
-            "failed": ("metrics.request_totals.errored",),
-            "sent": ("metrics.request_totals.total",),
-            "input_tokens": ("metrics.prompt_token_count.successful.total_sum",),
-            "output_tokens": ("metrics.output_token_count.successful.total_sum",),
-            "duration_s": ("duration",),
-        },
-        {
-            "ttft": ("metrics.time_to_first_token_ms.successful.{}", 1.0),
-            "tpot": ("metrics.inter_token_latency_ms.successful.{}", 1.0),
-            "e2e": ("metrics.request_latency.successful.{}", 1000.0),
-        },
-        {"mean": ("mean",), "p50": ("median",), "p90": ("percentiles.p90",), "p99": ("percentiles.p99",)},
-        {},
-        {},
-    ),
-}
-TOOLS = tuple(_FORMATS)
-
-
 def read_bench(
-    tool: str, text: str | bytes, source: str = "the result file", needed: Collection[str] = ()
+    form: BenchFormat, text: str | bytes, source: str = "the result file", needed: Collection[str] = ()
 ) -> BenchResult:
-    """The last result in a file of `tool` (one of TOOLS). `needed` names metrics that must be among those found.
+    """The last result in a file of that form. `needed` names metrics that must be among those found.
 
     Raises:
         BenchmarkFailed: empty, half-written or no JSON; a key missing, of a wrong type, negative, not finite; figures
             that contradict one another. Names `source` and the key.
     """
-    form = _FORMATS[tool]
     result = _last_object(text, source)
-    if tool == "guidellm":
-        runs = result.get("benchmarks")
+    if form.results:
+        runs = result.get(form.results)
         if not isinstance(runs, list) or not runs or not isinstance(runs[-1], dict):
             raise BenchmarkFailed(
-                f"{source}: looked for a list of results under `benchmarks`, found {reprlib.repr(runs)}"
+                f"{source}: looked for a list of results under `{form.results}`, found {reprlib.repr(runs)}"
             )
         result = runs[-1]
     counts = {
@@ -255,7 +189,7 @@ def _missing(source: str, what: str, keys: Sequence[str]) -> BenchmarkFailed:
     return BenchmarkFailed(f"{source}: no value for {what}; looked for the keys {', '.join(keys)}")
 
 
-def _keys_of(form: _Format, metric: str) -> Sequence[str]:
+def _keys_of(form: BenchFormat, metric: str) -> Sequence[str]:
     """Keys that a metric can have in the file; empty for one that comes from elsewhere."""
     what, _, rest = metric.partition("_")
     point = rest.removesuffix("_ms")
@@ -266,7 +200,7 @@ def _keys_of(form: _Format, metric: str) -> Sequence[str]:
     return ()
 
 
-def _compare(result: _Found, form: _Format, metrics: Mapping[str, float], source: str) -> None:
+def _compare(result: _Found, form: BenchFormat, metrics: Mapping[str, float], source: str) -> None:
     for name, keys in form.throughputs.items():
         said = _number(result, keys, source)
         if said is not None and not math.isclose(said, metrics[name], rel_tol=_AGREEMENT, abs_tol=1e-9):

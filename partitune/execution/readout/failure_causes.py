@@ -6,41 +6,21 @@ port), then any other exception, then the network, which fails wherever a peer d
 the best rank is the cause, over all nodes by time. Where an amount is said, the failure is graded with it: the search
 learns that 0.2 GiB over is nearer than 20. Nothing is guessed: without a line there is no cause.
 
-Source of the messages: vLLM 0.32.0 `v1/core/kv_cache_utils.py` (_check_enough_kv_cache_memory), `v1/worker/utils.py`
-(request_memory), `v1/worker/cpu_worker.py`, `v1/engine/utils.py`, `v1/engine/exceptions.py`,
-`v1/executor/multiproc_executor.py`, `config/model.py`, `model_executor/models/registry.py`, `distributed/utils.py`;
-SGLang 0.5.23 `srt/model_executor/pool_configurator.py`, `srt/distributed/bootstrap.py`, `srt/entrypoints/engine.py`,
-`srt/model_executor/model_runner.py`, `srt/server_args.py`, `srt/utils/network.py`; PyTorch's allocators and stores.
+Source of the messages that are no engine's own: Python, PyTorch's allocators and stores, pydantic, argparse, Ray.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 
+from partitune.engines.readout import FailureKind, Phase, Readout
 from partitune.errors import LaunchFailed, OutOfMemory, Refused, RunError, Unhealthy
-from partitune.execution.readout.launch_phase import Phase, phase_begun_by
+from partitune.execution.readout.launch_phase import phase_begun_by
 from partitune.execution.readout.log_lines import LogLine, lines_of
-
-
-class Kind(StrEnum):
-    """What went wrong; the value is how a person reads it. Closed set."""
-
-    OOM = "out of memory"
-    KV_TOO_SMALL = "too little memory left for the KV cache"
-    MEMORY_TAKEN = "too little memory was free"
-    ARGUMENT = "the engine refused its arguments"
-    UNSUPPORTED = "the engine cannot run this model in this way"
-    PARTITION = "the engine refused the partition"
-    PORT = "a port was in use"
-    ENGINE = "the engine failed"
-    RENDEZVOUS = "the processes did not find one another"
-    COLLECTIVE = "communication between the processes failed"
-    KILLED = "a process died without a word (killed, or out of the machine's memory)"
-    DEAD = "the engine died and its log does not say why"
 
 
 class _Rank(IntEnum):
@@ -53,34 +33,22 @@ class _Rank(IntEnum):
     ECHO = 4
 
 
-_MEMORY = frozenset({Kind.OOM, Kind.KV_TOO_SMALL, Kind.MEMORY_TAKEN})
-_REFUSED = frozenset({Kind.ARGUMENT, Kind.UNSUPPORTED})
+_Rule = tuple[FailureKind, _Rank, Sequence[re.Pattern[str]]]
 
-#: What lines look like, tried in this order. Searched in one line, `^` is where its message begins.
-_SIGNS: tuple[tuple[Kind, _Rank, tuple[str, ...]], ...] = (
+_MEMORY = frozenset({FailureKind.OOM, FailureKind.KV_TOO_SMALL, FailureKind.MEMORY_TAKEN})
+_REFUSED = frozenset({FailureKind.ARGUMENT, FailureKind.UNSUPPORTED})
+
+#: What lines look like beside the engine's own words, tried in this order. Searched in one line, `^` is where its
+#: message begins.
+_SIGNS: tuple[tuple[FailureKind, _Rank, tuple[str, ...]], ...] = (
     (
-        Kind.KILLED,
+        FailureKind.KILLED,
         _Rank.KILLED,
         (r"exit code:? (?:None|-(?:4|6|7|8|9|11))\b", r"^Killed$", r"killed due to the node running low on memory"),
     ),
+    (FailureKind.DEAD, _Rank.ECHO, (r"died unexpectedly|died with exit code|died during initialization",)),
     (
-        Kind.DEAD,
-        _Rank.ECHO,
-        (
-            r"EngineDeadError",
-            r"EngineCore encountered an issue",
-            r"(?:Engine core|WorkerProc) initialization failed",
-            r"Frontend process failed during engine core initialization",
-            r"Timed out waiting for engine core processes",
-            r"Worker failed with error",
-            r"^RuntimeError: (?:Executor failed|cancelled)",
-            r"died unexpectedly|died with exit code|died during initialization",
-            r"Received sigquit from a child process",
-            r"Initialization failed\. Please see the error messages above",
-        ),
-    ),
-    (
-        Kind.OOM,
+        FailureKind.OOM,
         _Rank.EXPLAINED,
         (
             r"(?:CUDA|HIP|XPU|NPU) out of memory",
@@ -88,51 +56,26 @@ _SIGNS: tuple[tuple[Kind, _Rank, tuple[str, ...]], ...] = (
             r"\bOutOfMemoryError|^MemoryError|std::bad_alloc|can't allocate memory",
         ),
     ),
+    (FailureKind.KV_TOO_SMALL, _Rank.EXPLAINED, ()),
+    (FailureKind.MEMORY_TAKEN, _Rank.EXPLAINED, ()),
     (
-        Kind.KV_TOO_SMALL,
+        FailureKind.UNSUPPORTED,
         _Rank.EXPLAINED,
-        (
-            r"No available memory for the cache blocks",
-            r"To serve at least one request with",
-            r"can be stored in KV cache",
-            r"^RuntimeError: Not enough memory\. Please try to increase --mem-fraction-static",
-        ),
+        (r"(?i)^\S*(?:Error|Exception)\b.*\bnot support\w* pipeline parallel",),
     ),
     (
-        Kind.MEMORY_TAKEN,
-        _Rank.EXPLAINED,
-        (r"memory.* on (?:startup|kv cache allocation) is less than", r"The memory capacity is unbalanced"),
-    ),
-    (
-        Kind.UNSUPPORTED,
-        _Rank.EXPLAINED,
-        (
-            r"Pipeline parallelism is not supported",
-            r"Pipeline Parallel is not compatible",
-            r"(?i)^\S*(?:Error|Exception)\b.*\bnot support\w* pipeline parallel",
-            r"Model architectures? .* (?:are|is) not supported|Model architectures .* failed to be inspected",
-        ),
-    ),
-    (
-        Kind.PARTITION,
+        FailureKind.PARTITION,
         _Rank.EXPLAINED,
         (r"Invalid partition string", r"(?:len|sum)\(partitions\)=\d+ does not match"),
     ),
+    (FailureKind.PORT, _Rank.EXPLAINED, (r"(?i)address already in use|EADDRINUSE|port is already in use",)),
     (
-        Kind.PORT,
-        _Rank.EXPLAINED,
-        (
-            r"(?i)address already in use|EADDRINUSE|port is already in use",
-            r"^ValueError: \S*port\S* at \d+ is not available",
-        ),
-    ),
-    (
-        Kind.ARGUMENT,
+        FailureKind.ARGUMENT,
         _Rank.EXPLAINED,
         (r"^[\w. -]{1,80}: error: ", r"\d+ validation errors? for \w*(?:Config|Args)\b"),
     ),
     (
-        Kind.RENDEZVOUS,
+        FailureKind.RENDEZVOUS,
         _Rank.NETWORK,
         (
             r"DistStoreError|DistNetworkError|client socket has (?:timed out|failed)",
@@ -141,7 +84,7 @@ _SIGNS: tuple[tuple[Kind, _Rank, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        Kind.COLLECTIVE,
+        FailureKind.COLLECTIVE,
         _Rank.NETWORK,
         (
             r"\bNCCL error|\bnccl(?:Unhandled|Internal|System|Remote)\w*Error",
@@ -150,7 +93,7 @@ _SIGNS: tuple[tuple[Kind, _Rank, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        Kind.ENGINE,
+        FailureKind.ENGINE,
         _Rank.EXCEPTION,
         (
             r"^(?:[A-Za-z_][\w.]*\.)?(?:[A-Z]\w{0,80})?(?:Error|Exception)(?:: |$)",
@@ -158,19 +101,11 @@ _SIGNS: tuple[tuple[Kind, _Rank, tuple[str, ...]], ...] = (
         ),
     ),
 )
-_RULES = tuple((kind, rank, tuple(re.compile(pattern) for pattern in patterns)) for kind, rank, patterns in _SIGNS)
 #: Exceptions with which an engine turns its arguments down before it starts anything.
 _TURNED_DOWN = re.compile(r"^(?:ValueError|NotImplementedError|AssertionError|TypeError)\b")
-#: What pydantic says in the line after, of arguments that are sound but for another model.
-_NO_SUCH_MODEL = re.compile(r"Model architectures? .* not supported|does not recognize this architecture")
-_OUTER_PROCESSES = frozenset({"", "APIServer", "MainProcess"})
 
 _TRIED = re.compile(r"[Tt]ried to allocate (?P<size>\d[\d.]*) ?(?P<unit>[KMGT]iB|bytes)")
 _FREE = re.compile(r"(?P<size>\d[\d.]*) ?(?P<unit>[KMGT]iB|bytes)(?: is)? free")
-_NEEDED = re.compile(r"(?P<needed>\d[\d.]*) GiB KV cache is needed.*?memory \((?P<had>-?\d[\d.]*) GiB\)")
-_WANTED = re.compile(r"\((?P<had>-?\d[\d.]*)/\d[\d.]* GiB\).*?is less than .*?(?P<needed>\d[\d.]*) GiB\)")
-_WANTED_KV = re.compile(r"\((?P<had>-?\d[\d.]*)/\d[\d.]* GiB\).*?requested memory for kv \((?P<needed>-?\d[\d.]*)/")
-_LEFT = re.compile(r"Available KV cache memory: (?P<had>-\d[\d.]*) GiB")
 _GIB = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
 #: A failure is over its limit by something, even where fragmentation and not the amount was at fault.
 _LEAST_EXCESS_GIB = 2.0**-10
@@ -181,7 +116,7 @@ _LONGEST_MESSAGE = 700
 class Cause:
     """The line that explains a failure."""
 
-    kind: Kind
+    kind: FailureKind
     phase: Phase  # how far the engine had come
     line: LogLine
     words: str  # the engine's own, shortened
@@ -189,7 +124,7 @@ class Cause:
 
     @property
     def message(self) -> str:
-        """Kind, phase, stage, process and node, and the engine's own words."""
+        """FailureKind, phase, stage, process and node, and the engine's own words."""
         stage = self.line.place.get("PP")
         where = [self.line.process] if self.line.process else []
         where += [f"node {self.line.node}", f"log line {self.line.number}"]
@@ -205,46 +140,49 @@ class Cause:
         return Unhealthy(self.message) if self.phase is Phase.READY else LaunchFailed(self.message)
 
 
-def failure_of(logs: Sequence[str]) -> RunError | None:
-    """The cause in `logs` (what the processes of node n wrote, in the plan's order) as an error; None without one."""
-    cause = find_cause(logs)
+def failure_of(logs: Sequence[str], readout: Readout) -> RunError | None:
+    """The cause in `logs` (what the processes of node n wrote, node by node) as an error; None without one."""
+    cause = find_cause(logs, readout)
     return None if cause is None else cause.error()
 
 
-def find_cause(logs: Sequence[str]) -> Cause | None:
+def find_cause(logs: Sequence[str], readout: Readout) -> Cause | None:
     """The earliest line of the best rank, None where no line looks like an error. Never raises."""
-    lines = list(heapq.merge(*(lines_of(log, node) for node, log in enumerate(logs)), key=lambda line: line.time))
+    words, rules = readout.logs, _rules(readout)
+    lines = list(
+        heapq.merge(*(lines_of(log, node, readout) for node, log in enumerate(logs)), key=lambda line: line.time)
+    )
     best: tuple[_Rank, Cause] | None = None
     furthest, kv_left_gib = Phase.SPAWN, 0.0
     of_process: dict[tuple[int, str], Phase] = {}
     for index, line in enumerate(lines):
-        if begun := phase_begun_by(line.message):
+        if begun := phase_begun_by(line.message, readout):
             furthest = max(furthest, begun)
             speaker = line.node, line.process
             of_process[speaker] = max(begun, of_process.get(speaker, begun))
-        if left := _LEFT.search(line.message):
-            kv_left_gib = min(kv_left_gib, _number(left["had"]))
+        if left := re.search(words.memory_left, line.message):
+            kv_left_gib = min(kv_left_gib, _number(left[1]))
         # An indented line is source code in a traceback, which quotes messages that were not said.
         quoted = line.message.startswith((" ", "\t")) and not line.message.lstrip().startswith("what():")
         phase = _phase_of(line, furthest, of_process)
-        verdict = None if line.is_quiet or quoted else _judge(line, phase)
+        verdict = None if line.is_quiet or quoted else _judge(line, phase, rules, words.outer_processes)
         if verdict is None or (best is not None and best[0] <= verdict[1]):
             continue
         kind, rank = verdict
-        words = " ".join([line.message, *_around(lines, index)])[:_LONGEST_MESSAGE]
-        if kind is Kind.ARGUMENT and _NO_SUCH_MODEL.search(words):
-            kind = Kind.UNSUPPORTED
-        best = rank, Cause(kind, phase, line, words, _excess(kind, words, kv_left_gib))
+        text = " ".join([line.message, *_around(lines, index)])[:_LONGEST_MESSAGE]
+        if kind is FailureKind.ARGUMENT and re.search(words.no_such_model, text):
+            kind = FailureKind.UNSUPPORTED
+        best = rank, Cause(kind, phase, line, text, _excess(kind, text, kv_left_gib, words.missing_memory))
         if rank is _Rank.EXPLAINED:
             break
     return None if best is None else best[1]
 
 
-def last_lines(logs: Sequence[str], count: int = 20) -> str:
+def last_lines(logs: Sequence[str], readout: Readout, count: int = 20) -> str:
     """What each node said last, for a failure that no line explains."""
     parts = []
     for node, log in enumerate(logs):
-        told = [line.message for line in lines_of(log[-200_000:], node)][-count:]
+        told = [line.message for line in lines_of(log[-200_000:], node, readout)][-count:]
         parts.append("\n".join([f"node {node}, last {len(told)} lines:", *told]) if told else f"node {node}: no output")
     return "\n".join(parts)
 
@@ -256,12 +194,21 @@ def _phase_of(line: LogLine, furthest: Phase, of_process: Mapping[tuple[int, str
     return of_process.get((line.node, line.process), furthest)
 
 
-def _judge(line: LogLine, phase: Phase) -> tuple[Kind, _Rank] | None:
-    for kind, rank, patterns in _RULES:
+def _rules(readout: Readout) -> Sequence[_Rule]:
+    """Signs of failure with the engine's own among them."""
+    own = readout.logs.failures
+    return [
+        (kind, rank, [re.compile(pattern) for pattern in (*patterns, *own.get(kind, ()))])
+        for kind, rank, patterns in _SIGNS
+    ]
+
+
+def _judge(line: LogLine, phase: Phase, rules: Sequence[_Rule], outer: Set[str]) -> tuple[FailureKind, _Rank] | None:
+    for kind, rank, patterns in rules:
         if any(pattern.search(line.message) for pattern in patterns):
-            outside = phase is Phase.SPAWN and line.process in _OUTER_PROCESSES
-            if kind is Kind.ENGINE and outside and _TURNED_DOWN.match(line.message):
-                return Kind.ARGUMENT, _Rank.EXPLAINED
+            outside = phase is Phase.SPAWN and line.process in outer
+            if kind is FailureKind.ENGINE and outside and _TURNED_DOWN.match(line.message):
+                return FailureKind.ARGUMENT, _Rank.EXPLAINED
             return kind, rank
     return None
 
@@ -284,16 +231,16 @@ def _around(lines: Sequence[LogLine], index: int) -> Iterator[str]:
         yield line.message.strip()
 
 
-def _excess(kind: Kind, words: str, kv_left_gib: float) -> float | None:
+def _excess(kind: FailureKind, words: str, kv_left_gib: float, amounts: Sequence[str]) -> float | None:
     """GiB that were missing."""
     missing: float | None = None
-    if kind is Kind.OOM:
+    if kind is FailureKind.OOM:
         tried, free = _TRIED.search(words), _FREE.search(words)
         missing = None if tried is None or free is None else _gib(tried) - _gib(free)
     elif kind in _MEMORY:
-        found = _NEEDED.search(words) or _WANTED_KV.search(words) or _WANTED.search(words)
-        if found:
-            missing = _number(found["needed"]) - _number(found["had"])
+        amount = next((match for pattern in amounts if (match := re.search(pattern, words))), None)
+        if amount is not None:
+            missing = _number(amount["needed"]) - _number(amount["had"])
         elif kv_left_gib < 0:
             missing = -kv_left_gib
     return None if missing is None else max(missing, _LEAST_EXCESS_GIB)

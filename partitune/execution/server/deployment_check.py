@@ -1,9 +1,9 @@
 """What really runs, held against what was asked: a wrong partition that is measured is worse than none.
 
-Decision: the strongest witness decides. vLLM's workers say which layers they hold; where nobody can be asked (SGLang,
-a container) the weights in the logs must not look like those of the engine's own split, which is what runs when the
-variable did not arrive. Placement, scheduling and KV blocks are compared where they were asked for, never where they
-were only predicted: a prediction that fails is ours, not the engine's.
+Decision: the strongest witness decides. Workers say which layers they hold; where nobody can be asked the weights in
+the logs must not look like those of the engine's own split, which is what runs when the variable did not arrive.
+Placement, scheduling and KV blocks are compared where they were asked for, never where they were only predicted: a
+prediction that fails is ours, not the engine's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from partitune.candidate import Candidate
 from partitune.engines.deployment import Deployment
-from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.readout import Counters, LogReading
 from partitune.errors import LaunchFailed, Unhealthy
-from partitune.execution.processes.launch import LaunchPlan
-from partitune.execution.readout.engine_readout import Counters, LogReading, asynchronous_in, read_logs
-from partitune.execution.server.http_probe import WorkerLayers, server_info, worker_layers
-from partitune.execution.server.startup import RunningServer
+from partitune.execution.processes.launch import LaunchCommands
+from partitune.execution.readout.engine_readout import read_logs, schedules_ahead
+from partitune.execution.server.http_probe import WorkerLayers, server_config, worker_layers
+from partitune.execution.server.start import RunningServer
 from partitune.partition import Partition, format_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -41,57 +41,51 @@ class Running:
 
 def look(server: RunningServer) -> Running:
     """Read logs and ask the workers. Raises Unhealthy where a question that must be answered is not."""
-    plan = server.plan
-    reading = read_logs(server.logs())
-    if not plan.stage_report:
+    launch = server.launch
+    reading = read_logs(server.logs(), server.readout)
+    if launch.layer_report is None:
         return Running(reading, (), reading.is_async)
-    layers = worker_layers(plan.url, server.limits.probe)
+    layers = worker_layers(launch.url, launch.layer_report, server.limits.probe)
     try:
-        said = asynchronous_in(server_info(plan.url))
+        is_async = schedules_ahead(server_config(launch.url, launch.layer_report), server.readout)
     except Unhealthy:
-        said = None  # a version without that page
-    return Running(reading, layers, reading.is_async if said is None else said)
+        is_async = None  # a version without that page
+    return Running(reading, layers, reading.is_async if is_async is None else is_async)
 
 
-def check(problem: Problem, deployment: Deployment, plan: LaunchPlan, found: Running, counters: Counters) -> None:
+def check(
+    problem: Problem, deployment: Deployment, launch: LaunchCommands, running: Running, counters: Counters
+) -> None:
     """Raise LaunchFailed with every difference."""
-    wrong = [
-        *_partition(problem, plan, found),
-        *_placement(plan, found.reading),
-        *_scheduling(deployment, found),
-        *_kv(deployment, counters),
+    differences = [
+        *_partition(problem, launch, running),
+        *_placement(launch, running.reading),
+        *problem.engine.readout.differences(deployment, running.reading, running.is_async, counters.kv_blocks),
     ]
-    if wrong:
-        raise LaunchFailed(f"the engine does not run what was asked: {'; '.join(wrong)}")
+    if differences:
+        raise LaunchFailed(f"the engine does not run what was asked: {'; '.join(differences)}")
 
 
-def regime(problem: Problem, deployment: Deployment, found: Running) -> str:
+def flow_name(problem: Problem, deployment: Deployment, running: Running) -> str:
     """How it fills its pipeline: as read, and where nothing was read as predicted."""
     predicted = problem.engine.flow(deployment).name
-    if predicted not in {one.value for one in Regime}:
-        return predicted
-    first = Regime(predicted)
-    runner = found.reading.runner or ("v1" if first in (Regime.R1, Regime.R2) else "v2")
-    is_async = first.asynchronous if found.is_async is None else found.is_async
-    if runner == "v1":
-        return (Regime.R1 if is_async else Regime.R2).value
-    return (Regime.R3 if is_async else Regime.R4).value
+    return problem.engine.readout.flow_name(predicted, running.reading, running.is_async)
 
 
-def _partition(problem: Problem, plan: LaunchPlan, found: Running) -> Iterator[str]:
-    asked = format_partition(plan.partition)
-    if found.layers:
-        rows = sorted({(row.stage, row.first, row.end) for row in found.layers})
+def _partition(problem: Problem, launch: LaunchCommands, running: Running) -> Iterator[str]:
+    asked = format_partition(launch.partition)
+    if running.layers:
+        rows = sorted({(row.stage, row.first, row.end) for row in running.layers})
         held = Partition(end - first for _, first, end in rows)
         if rows != [(stage, *layers) for stage, layers in enumerate(held.ranges)]:
             told = "; ".join(f"stage {stage} holds layers {first} to {end - 1}" for stage, first, end in rows)
             yield f"its workers do not hold one partition: {told}"
-        elif held != plan.partition:
-            yield f"the partition is {held.text}, asked for was {asked} ({plan.partition_env})"
-    elif found.reading.own_split is not None and found.reading.own_split != plan.partition:
-        own = format_partition(found.reading.own_split)
-        yield f"the engine split the layers by itself ({own}) and did not see {plan.partition_env}={asked}"
-    elif _looks_like_the_default(problem, plan.partition, found.reading):
+        elif held != launch.partition:
+            yield f"the partition is {held.text}, asked for was {asked} ({launch.partition_env})"
+    elif running.reading.own_split is not None and running.reading.own_split != launch.partition:
+        own = format_partition(running.reading.own_split)
+        yield f"the engine split the layers by itself ({own}) and did not see {launch.partition_env}={asked}"
+    elif _looks_like_the_default(problem, launch.partition, running.reading):
         own = format_partition(problem.default_partition)
         yield f"the weights of the stages are those of the engine's own split {own}, asked for was {asked}"
 
@@ -112,27 +106,8 @@ def _looks_like_the_default(problem: Problem, asked: tuple[int, ...], reading: L
     return distances[1] < distances[0] / 2
 
 
-def _placement(plan: LaunchPlan, reading: LogReading) -> Iterator[str]:
-    for stage, node in enumerate(plan.stage_nodes or ()):
+def _placement(launch: LaunchCommands, reading: LogReading) -> Iterator[str]:
+    for stage, node in enumerate(launch.stage_nodes or ()):
         seen = reading.node_of_stage.get(stage)
-        if seen is not None and len(plan.processes) > 1 and seen != (node,):
+        if seen is not None and len(launch.processes) > 1 and seen != (node,):
             yield f"stage {stage} runs on node {', '.join(map(str, seen))}, planned was node {node}"
-
-
-def _scheduling(deployment: Deployment, found: Running) -> Iterator[str]:
-    asked = deployment.knobs.get("async_scheduling")
-    if asked is not None and found.is_async is not None and asked != found.is_async:
-        yield f"async scheduling is {_on(found.is_async)}, asked for was {_on(bool(asked))}"
-    runner = found.reading.runner
-    if deployment.runner != "auto" and runner is not None and runner != deployment.runner:
-        yield f"the model runner is {runner}, asked for was {deployment.runner}"
-
-
-def _kv(deployment: Deployment, counters: Counters) -> Iterator[str]:
-    asked = deployment.knobs.get("num_gpu_blocks_override")
-    if asked is not None and counters.kv_blocks is not None and asked != counters.kv_blocks:
-        yield f"the KV cache has {counters.kv_blocks} blocks, asked for were {asked}"
-
-
-def _on(value: bool) -> str:
-    return "on" if value else "off"

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from partitune.engines.readout import Counters
 from partitune.errors import BenchmarkFailed, Stalled
 from partitune.execution.readout.bench_results import BenchResult
-from partitune.execution.readout.engine_readout import Counters
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,9 @@
 """What is asked of a server over HTTP before and while it is measured.
 
-Decision: four small questions in the words that vLLM and SGLang share, with a time limit each, straight to the address
-(a proxy of the environment would answer in the server's place). No answer is None where the server may still be
-starting, and an error where it must not be: after it said that it is healthy.
-
-Source: vLLM 0.32.0 `entrypoints/serve/instrumentator/health.py`, `entrypoints/serve/dev/rpc/api_router.py`; SGLang
-0.5.23 `srt/entrypoints/http_server.py`. The health check of neither proves that a request is answered.
+Decision: small questions in the words that engines share (OpenAI's, /health and /metrics), with a time limit each,
+straight to the address (a proxy of the environment would answer in the server's place). No answer is None where the
+server may still be starting, and an error where it must not be: after it said that it is healthy. A health check
+proves of no engine that a request is answered.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 
+from partitune.engines.launch import LayerReport
 from partitune.errors import Unhealthy
 
 #: Seconds for a question that a living server answers at once.
@@ -73,10 +72,10 @@ def complete(url: str, name: str, timeout_s: float) -> str:
     raise Unhealthy(f"{url}/v1/completions answered without a text: {json.dumps(answer)[:300]}")
 
 
-def worker_layers(url: str, timeout_s: float) -> tuple[WorkerLayers, ...]:
-    """What every worker says it holds (`engine_side/partitune_vllm_worker.py`). Raises Unhealthy."""
-    where = f"{url}/collective_rpc"
-    answer = _json(where, {"method": "partitune_layers"}, timeout_s)
+def worker_layers(url: str, report: LayerReport, timeout_s: float) -> tuple[WorkerLayers, ...]:
+    """What every worker says it holds. Raises Unhealthy."""
+    where = f"{url}{report.path}"
+    answer = _json(where, report.question, timeout_s)
     rows = answer.get("results")
     try:
         return tuple(_worker(row) for row in (rows if isinstance(rows, list) else [{}]))
@@ -89,9 +88,9 @@ def _worker(row: Mapping[str, Any]) -> WorkerLayers:
     return WorkerLayers(int(row["pp_rank"]), first, end, int(row["weight_bytes"] or 0))
 
 
-def server_info(url: str) -> str:
-    """The configuration of a vLLM server as JSON; it is in development mode. Raises Unhealthy."""
-    return _ask(f"{url}/server_info?config_format=json", None, _SHORT_S).decode(errors="replace")
+def server_config(url: str, report: LayerReport) -> str:
+    """The configuration of a server whose workers can be asked, as JSON. Raises Unhealthy."""
+    return _ask(f"{url}{report.config_path}", None, _SHORT_S).decode(errors="replace")
 
 
 def metrics_page(url: str) -> str:

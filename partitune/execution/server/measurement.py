@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from partitune.candidate import Candidate, Measurement, StageReport
+from partitune.engines.readout import Counters
 from partitune.execution.readout.bench_results import BenchResult, median_metrics
-from partitune.execution.readout.engine_readout import Counters
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.run_figures import missed_limits, run_figures

@@ -18,28 +18,6 @@ from partitune.candidate import Candidate, Knob
 from partitune.errors import BenchmarkFailed
 from partitune.planning.problem import Problem
 
-#: Flags under which the same prompt, alone on the server, gives the same text.
-_HARMLESS = frozenset(
-    {
-        *(
-            "max_num_batched_tokens",
-            "max_num_seqs",
-            "async_scheduling",
-            "enable_chunked_prefill",
-            "gpu_memory_utilization",
-        ),
-        *("enable_prefix_caching", "scheduling_policy", "num_gpu_blocks_override", "kv_cache_memory_bytes"),
-        *("pp_max_micro_batch_size", "chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),
-        *(
-            "mem_fraction_static",
-            "schedule_policy",
-            "schedule_conservativeness",
-            "max_total_tokens",
-            "pp_async_batch_depth",
-        ),
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTexts:
@@ -73,6 +51,7 @@ class ReferenceTexts:
     @staticmethod
     def _key(problem: Problem, candidate: Candidate, arguments: dict[str, Knob]) -> str:
         knobs = {**problem.baseline, **candidate.settings, **arguments}
-        kept = sorted((name, value) for name, value in knobs.items() if name not in _HARMLESS)
+        harmless = problem.engine.launch.scheduling_flags
+        kept = sorted((name, value) for name, value in knobs.items() if name not in harmless)
         about = [problem.model, problem.engine.name, problem.version, problem.runner, problem.placement.tp, kept]
         return hashlib.sha256(json.dumps([*about, problem.stages]).encode()).hexdigest()[:16]

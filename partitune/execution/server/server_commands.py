@@ -1,179 +1,166 @@
-"""The words and variables that start one engine's server on every node: one small class per engine.
+"""The server's words and variables: from a candidate to everything that one start consists of.
 
-Decision: a launch is explicit. What would otherwise be taken from a node's surroundings (addresses, ports, how ranks
-are started) is written on every node, and variables that silently move ranks or layers are removed there. Ranks stand
-as the launcher really puts them: contiguous over `--nnodes` in both engines; vLLM's own Ray executor starts with the
-node of the server and goes on by Ray's node ids, so that with more than two nodes nobody knows the order before.
-
-Sources: vLLM 0.32.0 `entrypoints/cli/serve.py` (run_headless), `v1/executor/multiproc_executor.py`,
-`v1/executor/ray_utils.py` (get_bundles_sorted_by_node), `utils/network_utils.py` (get_ip); SGLang 0.5.23
-`srt/entrypoints/engine.py`, `srt/server_args.py`.
+Decision: a start is a plain function of a candidate, so that a dry run prints exactly what a trial would start.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field, replace
 
-from partitune.candidate import Knob
-from partitune.engines.installed_flags import HELP_WORDS
-from partitune.engines.vllm import engine_side
-from partitune.errors import SpecError
+from partitune.candidate import Candidate, Knob
+from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
+from partitune.engines.launch import Launch, RankPlacement, Start
+from partitune.errors import Refused
+from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
+from partitune.export.deploy import served_model, start_variables
+from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.runner import Runner
 
-#: Variables of launchers and schedulers that give ranks and addresses to whoever finds them.
-_RANKS = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_PATH = "PYTHONPATH"
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """One start, without what every engine is told alike."""
+class ServerCommands:
+    """How candidates of one layout are started at a site."""
 
-    served_name: str
-    hosts: Sequence[str]  # one a process group
-    port: int
-    rendezvous_port: int
+    problem: Problem
     runner: Runner
-    ranks: int  # of the whole deployment
+    forwarded: Mapping[str, str] = field(default_factory=dict, repr=False)  # values of the runner's forward_env
 
+    @property
+    def engine(self) -> Launch:
+        """What the engine says about its start."""
+        return self.problem.engine.launch
 
-class ServerCommand(Protocol):
-    """What one engine wants beyond the model and its flags."""
+    @property
+    def flags(self) -> dict[str, Knob]:
+        """Flags of the search space and of the site that no candidate changes."""
+        return {**flag_knobs(self.problem.baseline), **self.runner.arguments}
+
+    @property
+    def ranks(self) -> RankPlacement:
+        """Who puts ranks on nodes. Raises SpecError for a way that is not ours."""
+        return self.engine.rank_placement(self.flags, self.problem.layout, self.nodes)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the stages stand on."""
+        return 1 + max(seat.node for replica in self.problem.placement.seats for seat in replica)
+
+    @property
+    def groups(self) -> int:
+        """Nodes that partitune starts a process group on."""
+        return 1 if self.ranks.by_ray else self.nodes
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one start."""
+        return self.problem.placement.layout.gpus
 
     @property
     def program(self) -> tuple[str, ...]:
-        """The first words of the engine's own `serve_arguments`, which `engine_command` of a runner stands for."""
-        ...
+        """How the engine is started at this site."""
+        return self.runner.program(self.runner.engine_command) or self.engine.program
 
     @property
-    def help_words(self) -> tuple[str, ...]:
-        """Words behind them that make it list its flags."""
-        ...
+    def reports_layers(self) -> bool:
+        """Whether the workers say which layers they hold."""
+        return self.runner.layer_report and self.engine.layer_report is not None
 
-    @property
-    def own_flags(self) -> frozenset[str]:
-        """Flags that the launcher writes: nobody else may."""
-        ...
+    def deployment(self, candidate: Candidate) -> Deployment:
+        """The engine start of `candidate` with the flags of this site."""
+        deployment = ResolvedCandidate(self.problem, candidate).deployment
+        return replace(deployment, knobs={**deployment.knobs, **self.runner.arguments})
 
-    @property
-    def removed(self) -> tuple[str, ...]:
-        """Variables that no node may bring along."""
-        ...
+    def check(self, candidate: Candidate) -> Deployment:
+        """What will be started. Raises Refused where the engine's own rules forbid it."""
+        deployment = self.deployment(candidate)
+        if broken := self.problem.engine.check(deployment):
+            reasons = "; ".join(f"{violation.message} [{violation.source}]" for violation in broken)
+            raise Refused(f"the engine refuses this: {reasons}", excess=float(len(broken)))
+        if self.runner.starts_server and self.ranks.refusal:
+            raise Refused(self.ranks.refusal, excess=1.0)
+        return deployment
 
-    def words(self, start: Start, node: int) -> tuple[str, ...]:
-        """Words of the group on `node`, behind the engine's flags."""
-        ...
+    def launch(
+        self, candidate: Candidate, *, trial: str, hosts: Sequence[str], port: int, rendezvous_port: int
+    ) -> LaunchCommands:
+        """One start of `candidate`.
 
-    def environment(self, start: Start, node: int) -> Mapping[str, str]:
-        """Variables of the group on `node`."""
-        ...
+        Args:
+            candidate: what to start.
+            trial: its marker, unique for ever.
+            hosts: addresses of `groups` nodes, in the order of the stages.
+            port: of the server, on the first node.
+            rendezvous_port: where ranks of several nodes meet, on the first node.
 
-
-@dataclass(frozen=True, slots=True)
-class VllmCommand:
-    """`vllm serve`."""
-
-    backend: str | None = None  # distributed_executor_backend as a flag says; None: none does
-
-    program: ClassVar[tuple[str, ...]] = ("vllm",)
-    help_words: ClassVar[tuple[str, ...]] = HELP_WORDS["vllm"]
-    own_flags: ClassVar[frozenset[str]] = frozenset(
-        (
-            *("host", "port", "uds", "served_model_name", "nnodes", "node_rank", "master_addr", "master_port"),
-            *("headless", "api_key", "config", "ssl_keyfile", "ssl_certfile", "root_path"),
+        Raises:
+            Refused: the engine's own rules forbid it.
+        """
+        deployment, start = self.check(candidate), self._start(f"partitune-{trial}", hosts, port, rendezvous_port)
+        common = self.words(deployment)
+        variables = {**start_variables(self.problem, deployment), **self.runner.env, **self.forwarded}
+        processes = []
+        for node, host in enumerate(hosts):
+            own = self.engine.node_environment(start, node)
+            env = {**own, **variables}
+            if _PATH in own:  # it has the site's in it
+                env[_PATH] = own[_PATH]
+            unset = tuple(name for name in self.engine.removed if name not in env)
+            argv = (*common, *self.engine.node_words(start, node))
+            processes.append(ProcessCommand(node, host, argv, env, unset, frozenset(self.forwarded)))
+        note = self.ranks.order_note
+        several_of_a_stage = len(self.problem.placement.seats) > 1
+        return LaunchCommands(
+            trial=trial,
+            engine=self.problem.engine.name,
+            served_name=start.served_name,
+            port=port,
+            processes=tuple(processes),
+            partition=candidate.partition,
+            partition_env=self.engine.partition_env,
+            notes=(*filter(None, (note,)), *served_model(self.problem)[1]),
+            stage_nodes=None if several_of_a_stage or note else self.problem.placement.nodes,
+            layer_report=self.engine.layer_report if self.reports_layers else None,
         )
-    )
-    removed: ClassVar[tuple[str, ...]] = (
-        *("SGLANG_PP_LAYER_PARTITION", "VLLM_PP_LAYER_PARTITION", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_API_KEY"),
-        *("VLLM_RAY_BUNDLE_INDICES", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_ENABLE_STARTUP_PLAN", *_RANKS),
-    )
 
-    def words(self, start: Start, node: int) -> tuple[str, ...]:
-        """Only node 0 serves; the others are headless."""
-        words = ["--served-model-name", start.served_name]
-        if self.backend is None and start.ranks > 1:
-            words += ["--distributed-executor-backend", "mp"]  # else a Ray cluster nearby may be taken instead
-        if node == 0:
-            words += ["--host", start.hosts[0], "--port", str(start.port)]
-        if start.runner.layer_report:
-            words += ["--worker-extension-cls", "partitune_vllm_worker.LayerReport"]
-        if len(start.hosts) > 1:
-            words += ["--nnodes", str(len(start.hosts)), "--node-rank", str(node)]
-            words += ["--master-addr", start.hosts[0], "--master-port", str(start.rendezvous_port)]
-            words += ["--headless"] if node else []
-        return tuple(words)
+    def words(self, deployment: Deployment) -> tuple[str, ...]:
+        """The words that all nodes have."""
+        argv = self.engine.serve_arguments(served_model(self.problem)[0], deployment)
+        return (*self.program, *argv[len(self.engine.program) :])
 
-    def environment(self, start: Start, node: int) -> Mapping[str, str]:
-        """The engine's own patience covers ours: whose phase took too long is for us to say."""
-        limits = start.runner.limits_s
-        patience_s = math.ceil(limits.spawn + limits.rendezvous + limits.load + limits.capture + limits.ready)
-        variables = {"VLLM_ENGINE_READY_TIMEOUT_S": str(patience_s)}
-        if start.runner.layer_report:
-            variables["VLLM_SERVER_DEV_MODE"] = "1"
-            variables["PYTHONPATH"] = _with_engine_side(start.runner.env.get("PYTHONPATH"))
-        if len(start.hosts) > 1 and _is_address(start.hosts[node]):
-            variables["VLLM_HOST_IP"] = start.hosts[node]
-        return variables
+    def words_of_flags(self, knobs: Mapping[str, Knob]) -> list[tuple[str, ...]]:
+        """The words of every node behind the program, for the default partition under `knobs`."""
+        start = self._start("partitune", ("127.0.0.1",) * self.groups, 1, 1)
+        common = self.words(self.deployment(Candidate(self.problem.default_partition, knobs)))
+        common = common[len(self.program) :]
+        return [(*common, *self.engine.node_words(start, node)) for node in range(self.groups)]
 
+    def process(self, host: str, argv: tuple[str, ...], env: Mapping[str, str] | None = None) -> ProcessCommand:
+        """Another program on the first node, with the site's variables over `env`."""
+        env = {**(env or {}), **self.runner.env, **self.forwarded}
+        return ProcessCommand(0, host, argv, env, self.engine.removed, frozenset(self.forwarded))
 
-@dataclass(frozen=True, slots=True)
-class SglangCommand:
-    """`python -m sglang.launch_server`."""
+    def surprises(self, variables: Mapping[str, str], searched: Sequence[str]) -> dict[str, str]:
+        """Those of a node's own variables that would change a start if they won over the trial's."""
+        ours = {**environment_knobs(self.problem.baseline), **self.runner.env}
+        written = (name for name in self.problem.engine.written_by_partitune if name.isupper())
+        names = {*written, *ours, *searched}
+        return {name: value for name, value in variables.items() if name in names and value != ours.get(name)}
 
-    program: ClassVar[tuple[str, ...]] = ("python", "-m", "sglang.launch_server")
-    help_words: ClassVar[tuple[str, ...]] = HELP_WORDS["sglang"][1:]  # the module is what `sglang serve` starts
-    own_flags: ClassVar[frozenset[str]] = frozenset(
-        (
-            *("host", "port", "served_model_name", "nnodes", "node_rank", "dist_init_addr", "enable_metrics"),
-            *("api_key", "admin_api_key", "config", "ssl_keyfile", "ssl_certfile"),
+    def _start(self, served_name: str, hosts: Sequence[str], port: int, rendezvous_port: int) -> Start:
+        limits = self.runner.limits_s
+        return Start(
+            served_name,
+            hosts,
+            port,
+            rendezvous_port,
+            self.gpus,
+            self.flags,
+            patience_s=limits.spawn + limits.rendezvous + limits.load + limits.capture + limits.ready,
+            reports_layers=self.reports_layers,
+            python_path=self.runner.env.get(_PATH, os.environ.get(_PATH, "")),
         )
-    )
-    removed: ClassVar[tuple[str, ...]] = ("SGLANG_PP_LAYER_PARTITION", "VLLM_PP_LAYER_PARTITION", *_RANKS)
-
-    def words(self, start: Start, node: int) -> tuple[str, ...]:
-        """The same on every node but its rank; the others than node 0 answer a dummy /health."""
-        words = ["--served-model-name", start.served_name, "--host", start.hosts[node], "--port", str(start.port)]
-        words += ["--enable-metrics"]
-        if len(start.hosts) > 1:
-            words += ["--nnodes", str(len(start.hosts)), "--node-rank", str(node)]
-            words += ["--dist-init-addr", f"{start.hosts[0]}:{start.rendezvous_port}"]
-        return tuple(words)
-
-    def environment(self, start: Start, node: int) -> Mapping[str, str]:  # noqa: ARG002 - the protocol's
-        """Nothing of its own."""
-        return {}
-
-
-def server_command(engine: str, flags: Mapping[str, Knob]) -> ServerCommand:
-    """How that engine is started under these flags.
-
-    Raises:
-        SpecError: an engine without a server of ours, or a way to start ranks that is not ours.
-    """
-    if engine == "sglang":
-        return SglangCommand()
-    if engine != "vllm":
-        raise SpecError(f"engine.name: {engine} cannot be started; allowed: vllm, sglang")
-    backend = flags.get("distributed_executor_backend")
-    if backend not in (None, "mp", "ray"):
-        raise SpecError(f"distributed_executor_backend: found {backend}; allowed: mp or ray")
-    return VllmCommand(None if backend is None else str(backend))
-
-
-def _with_engine_side(path: str | None) -> str:
-    """PYTHONPATH: the folder of what runs inside an engine's processes, then the site's or what is set here."""
-    found = os.environ.get("PYTHONPATH", "") if path is None else path
-    return os.pathsep.join(part for part in (str(Path(engine_side.__file__).parent), found) if part)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""A real engine as a driver: plan, start, prove, measure, and leave nothing behind.
+"""A real engine as a driver: prepare, start, prove, measure, and leave nothing behind.
 
 Decision: one life cycle for every engine. A server that started is not yet measured: it has to be ours, to answer, to
 hold the layers where they were asked for, and to say what the default partition says. A measured window has to pass the
@@ -17,18 +17,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from partitune.candidate import Candidate, Measurement
+from partitune.engines.readout import Counters
 from partitune.errors import NodeLost, RunError, Unhealthy
 from partitune.execution.processes.ledger import state_folder
 from partitune.execution.processes.node import Node, NodeSource
 from partitune.execution.readout.bench_results import BenchResult
-from partitune.execution.readout.engine_readout import Counters
-from partitune.execution.server import deployment_check as what_runs
-from partitune.execution.server.launch_recipe import LaunchRecipe
-from partitune.execution.server.load_run import counters, run_load
+from partitune.execution.server import deployment_check
+from partitune.execution.server.load_commands import LoadCommands
+from partitune.execution.server.measure import counters, run_load
 from partitune.execution.server.measurement import measured
-from partitune.execution.server.preflight import prepare
+from partitune.execution.server.prepare import prepare
 from partitune.execution.server.reference_text import ReferenceTexts
-from partitune.execution.server.startup import LOOK_S, RunningServer
+from partitune.execution.server.setup import Setup
+from partitune.execution.server.start import LOOK_S, RunningServer
 from partitune.execution.server.windows import is_hopeless, read_window
 
 #: Seconds in which the family of a server that was killed is gone: keepers end the rest of it, and say so.
@@ -41,56 +42,57 @@ class _Gathered:
 
     windows: list[list[BenchResult]] = field(default_factory=list)  # one under every load, again and again
     launches_s: list[float] = field(default_factory=list)
-    running: what_runs.Running | None = None
+    running: deployment_check.Running | None = None
     counters: Counters = field(default_factory=Counters)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerDriver:
-    """Measures candidates of one recipe on machines of one source."""
+    """Measures candidates of one setup on machines of one source."""
 
-    recipe: LaunchRecipe
+    setup: Setup
     source: NodeSource
     references: Path = field(default_factory=lambda: state_folder() / "references")
 
     def prepare(self) -> tuple[str, ...]:
-        """Clean the machines and hold the engine that is installed there against the study (`preflight`)."""
-        return prepare(self.recipe, self.source)
+        """Clean the machines and hold the engine that is installed there against the study ."""
+        return prepare(self.setup, self.source)
 
     def repeated(self, repeat: int) -> ServerDriver:
         """The driver of run `repeat`."""
-        return replace(self, recipe=self.recipe.repeated(repeat))
+        return replace(self, setup=self.setup.repeated(repeat))
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Start `candidate` as often as the runner says, and measure every start."""
-        recipe = self.recipe.on_layout_of(candidate)
-        if recipe is not self.recipe:
-            return replace(self, recipe=recipe).measure(candidate)
-        deadline_s = time.monotonic() + recipe.runner.timeout_s
-        found = _Gathered()
-        with self.source.nodes(recipe.count) as nodes:
-            for _ in range(recipe.runner.fresh_servers):
-                self._measure_one(candidate, nodes, deadline_s, found)
-                if is_hopeless(recipe.problem, found.windows[-1]):
+        setup = self.setup.on_layout_of(candidate)
+        if setup is not self.setup:
+            return replace(self, setup=setup).measure(candidate)
+        deadline_s = time.monotonic() + setup.runner.timeout_s
+        gathered = _Gathered()
+        with self.source.nodes(setup.server.groups) as nodes:
+            for _ in range(setup.runner.fresh_servers):
+                self._measure_one(candidate, nodes, deadline_s, gathered)
+                if is_hopeless(setup.problem, gathered.windows[-1]):
                     break
-        assert found.running is not None  # noqa: S101 - there is at least one start
-        weights = {stage: row.weight_bytes for stage, row in found.running.stages.items() if row.weight_bytes}
-        weights = weights or {stage: int(gib * 2**30) for (stage, _), gib in found.running.reading.weights_gib.items()}
-        regime = what_runs.regime(recipe.problem, recipe.deployment(candidate), found.running)
-        extra = {"launch_s": sum(found.launches_s) / len(found.launches_s)}
-        return measured(recipe.problem, candidate, found.windows, found.counters, regime, weights, extra)
+        assert gathered.running is not None  # noqa: S101 - there is at least one start
+        running = gathered.running
+        weights = {stage: row.weight_bytes for stage, row in running.stages.items() if row.weight_bytes}
+        weights = weights or {stage: int(gib * 2**30) for (stage, _), gib in running.reading.weights_gib.items()}
+        regime = deployment_check.flow_name(setup.problem, setup.deployment(candidate), running)
+        extra = {"launch_s": sum(gathered.launches_s) / len(gathered.launches_s)}
+        return measured(setup.problem, candidate, gathered.windows, gathered.counters, regime, weights, extra)
 
-    def _measure_one(self, candidate: Candidate, nodes: Sequence[Node], deadline_s: float, found: _Gathered) -> None:
-        server = self._plan(candidate, nodes, deadline_s)
+    def _measure_one(self, candidate: Candidate, nodes: Sequence[Node], deadline_s: float, gathered: _Gathered) -> None:
+        server = self._server(candidate, nodes, deadline_s)
         begin = time.monotonic()
         try:
             server.start()
             server.await_ready()
             server.prove_ours()
             text = server.probe()
-            found.launches_s.append(time.monotonic() - begin)
-            self._check(candidate, server, text, found)
-            self._measure_windows(server, found)
+            gathered.launches_s.append(time.monotonic() - begin)
+            self._check(candidate, server, text, gathered)
+            self._measure_windows(server, gathered)
         except RunError as error:
             with suppress(NodeLost):
                 error.detail = error.detail or server.last_words()
@@ -100,45 +102,46 @@ class ServerDriver:
             with suppress(NodeLost):
                 server.stop()
 
-    def _plan(self, candidate: Candidate, nodes: Sequence[Node], deadline_s: float) -> RunningServer:
-        runner = self.recipe.runner
-        port = nodes[0].free_port() if runner.port == "auto" else runner.port
-        plan = self.recipe.plan(
+    def _server(self, candidate: Candidate, nodes: Sequence[Node], deadline_s: float) -> RunningServer:
+        runner = self.setup.runner
+        launch = self.setup.server.launch(
             candidate,
             trial=f"{candidate.digest}-{uuid.uuid4().hex[:8]}",
             hosts=(runner.nodes.hosts or [node.host for node in nodes])[: len(nodes)],
-            port=port,
+            port=nodes[0].free_port() if runner.port == "auto" else runner.port,
             rendezvous_port=nodes[0].free_port(),
         )
-        return RunningServer(plan, nodes, runner.limits_s, deadline_s, port_may_move=runner.port == "auto")
+        readout = self.setup.problem.engine.readout
+        return RunningServer(launch, readout, nodes, runner.limits_s, deadline_s, port_may_move=runner.port == "auto")
 
-    def _check(self, candidate: Candidate, server: RunningServer, text: str, found: _Gathered) -> None:
-        recipe = self.recipe
-        running = what_runs.look(server)
-        what_runs.check(recipe.problem, recipe.deployment(candidate), server.plan, running, _counters(server))
-        if recipe.runner.reference_text:
-            arguments = dict(recipe.runner.arguments)
-            ReferenceTexts(self.references).check(recipe.problem, candidate, arguments, text)
-        found.running = running
+    def _check(self, candidate: Candidate, server: RunningServer, text: str, gathered: _Gathered) -> None:
+        problem, runner = self.setup.problem, self.setup.runner
+        running = deployment_check.look(server)
+        deployment = self.setup.deployment(candidate)
+        deployment_check.check(problem, deployment, server.launch, running, _counters(server))
+        if runner.reference_text:
+            ReferenceTexts(self.references).check(problem, candidate, dict(runner.arguments), text)
+        gathered.running = running
 
-    def _measure_windows(self, server: RunningServer, found: _Gathered) -> None:
-        recipe = self.recipe
-        if warmup := recipe.runner.benchmark.warmup_requests:
-            for part in recipe.parts:
-                result = server.nodes[0].scratch_file(server.plan.trial, "warmup.json")
-                run_load(server, part.load_process(server.plan, seed=part.warmup_seed, result=result, requests=warmup))
-        for turn in range(recipe.runner.benchmark.windows):
-            found.windows.append([self._window(part, server, part.window_seeds[turn], found) for part in recipe.parts])
-            if is_hopeless(recipe.problem, found.windows[-1]):
+    def _measure_windows(self, server: RunningServer, gathered: _Gathered) -> None:
+        setup = self.setup
+        if warmup := setup.runner.benchmark.warmup_requests:
+            for load in setup.loads:
+                result = server.nodes[0].scratch_file(server.launch.trial, "warmup.json")
+                run_load(server, load.process(server.launch, seed=load.warmup_seed, result=result, requests=warmup))
+        for turn in range(setup.runner.benchmark.windows):
+            gathered.windows.append([self._window(load, server, turn, gathered) for load in setup.loads])
+            if is_hopeless(setup.problem, gathered.windows[-1]):
                 return  # it misses a limit whatever the other windows say
 
-    def _window(self, part: LaunchRecipe, server: RunningServer, seed: int, found: _Gathered) -> BenchResult:
-        """One measured run of the load of `part`."""
-        result = server.nodes[0].scratch_file(server.plan.trial, f"window-{seed}.json")
+    def _window(self, load: LoadCommands, server: RunningServer, turn: int, gathered: _Gathered) -> BenchResult:
+        """One measured run of `load`."""
+        seed = load.window_seeds[turn]
+        result = server.nodes[0].scratch_file(server.launch.trial, f"window-{seed}.json")
         before = _counters(server)
-        run_load(server, part.load_process(server.plan, seed=seed, result=result))
-        found.counters = _counters(server)
-        return read_window(part, server.nodes[0].read_file(result), result, before, found.counters)
+        run_load(server, load.process(server.launch, seed=seed, result=result))
+        gathered.counters = _counters(server)
+        return read_window(load, server.nodes[0].read_file(result), result, before, gathered.counters)
 
 
 def _counters(server: RunningServer) -> Counters:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from partitune.engines.readout import Counters
 from partitune.execution.readout.bench_results import BenchResult, read_bench
-from partitune.execution.readout.engine_readout import Counters
 from partitune.execution.server.gates import check_window
-from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.load_commands import LoadCommands
 from partitune.planning.problem import Problem
 from partitune.planning.run_figures import missed_limits, run_figures
 from partitune.spec.objectives import METRICS, Direction
@@ -19,15 +19,15 @@ from partitune.spec.workload import RandomWorkload
 
 
 def read_window(
-    recipe: LaunchRecipe, text: str, source: str, before: Counters | None, after: Counters | None
+    commands: LoadCommands, text: str, source: str, before: Counters | None, after: Counters | None
 ) -> BenchResult:
-    """The result in `text`, of the only load of `recipe`, with the engine's counters around it where they are known.
+    """The result in `text` of the load of `commands`, with the engine's counters around it where they are known.
 
     Raises:
         BenchmarkFailed: it cannot be trusted, for all the reasons in the message.
     """
-    problem, load = recipe.problem, recipe.load
-    window = read_bench(recipe.runner.benchmark.tool, text, source, needed=recipe.needed)
+    problem, load = commands.problem, commands.load
+    window = read_bench(commands.tool.format, text, source, needed=commands.needed)
     # A tool draws lengths of its own: the least they can come to is asked for.
     least = 1 - load.range_ratio if isinstance(load, RandomWorkload) else 1.0
     check_window(

@@ -116,13 +116,13 @@ def test_names_of_vllm_are_sent_to_their_own() -> None:
 def test_spelling() -> None:
     knobs: dict[str, Knob] = {"enable_mixed_chunk": True, "enable_dynamic_chunking": False, "chunked_prefill_size": -1}
     started = replace(DENSE, knobs=knobs, partition=(7, 7, 7, 8, 8, 8, 8, 8))
-    assert SGLANG.serve_arguments("M", started)[3:] == (
+    assert SGLANG.launch.serve_arguments("M", started)[3:] == (
         "--model-path", "M", "--pp-size", "8", "--tp-size", "1", "--enable-mixed-chunk", "--chunked-prefill-size=-1"
     )  # fmt: skip
-    assert SGLANG.config_yaml(started) == {
+    assert SGLANG.launch.config_yaml(started) == {
         "pp-size": 8, "tp-size": 1, "enable-mixed-chunk": True, "chunked-prefill-size": -1
     }  # fmt: skip
-    assert SGLANG.environment(started) == {"SGLANG_PP_LAYER_PARTITION": "7,7,7,8,8,8,8,8"}
+    assert SGLANG.launch.environment(started) == {"SGLANG_PP_LAYER_PARTITION": "7,7,7,8,8,8,8,8"}
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_command_line() -> None:
         "gpu_memory_utilization": 0.9,
         "VLLM_HOST_IP": "10.0.0.1",
     }
-    assert VLLM.serve_arguments("K3", deployment(knobs=knobs)) == (
+    assert VLLM.launch.serve_arguments("K3", deployment(knobs=knobs)) == (
         "vllm", "serve", "K3", "--pipeline-parallel-size", "8", "--tensor-parallel-size", "2",
         "--max-num-batched-tokens", "512", "--no-async-scheduling", "--enable-prefix-caching", "--max-model-len=-1",
         "--gpu-memory-utilization", "0.9",
@@ -149,7 +149,7 @@ def test_config_file_never_says_false() -> None:
         "max_num_seqs": 32,
         "headless": False,
     }
-    config = VLLM.config_yaml(deployment(knobs=knobs))
+    config = VLLM.launch.config_yaml(deployment(knobs=knobs))
     assert config == {
         "pipeline-parallel-size": 8,
         "tensor-parallel-size": 2,
@@ -157,19 +157,19 @@ def test_config_file_never_says_false() -> None:
         "no-enable-prefix-caching": True,
         "max-num-seqs": 32,
     }
-    read = VLLM.read_config(yaml.safe_load(yaml.safe_dump(dict(config))))
+    read = VLLM.launch.read_config(yaml.safe_load(yaml.safe_dump(dict(config))))
     assert {name: read[name] for name in knobs if name != "headless"} == {
         k: v for k, v in knobs.items() if k != "headless"
     }
-    assert VLLM.read_config({"async-scheduling": False}) == {}
+    assert VLLM.launch.read_config({"async-scheduling": False}) == {}
 
 
 def test_environment() -> None:
-    assert VLLM.environment(deployment()) == {}
+    assert VLLM.launch.environment(deployment()) == {}
     chosen = deployment(
         partition=(12, 12, 12, 12, 12, 12, 12, 9), runner="v1", knobs={"VLLM_X": True, "max_num_seqs": 3}
     )
-    assert VLLM.environment(chosen) == {
+    assert VLLM.launch.environment(chosen) == {
         "VLLM_PP_LAYER_PARTITION": "12,12,12,12,12,12,12,9",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "VLLM_X": "1",

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from partitune.engines.readout import FailureKind, Phase, Readout
 from partitune.errors import LaunchFailed, NodeLost, RunError, TimedOut, Unhealthy
-from partitune.execution.processes.launch import LaunchPlan
+from partitune.execution.processes.launch import LaunchCommands
 from partitune.execution.processes.node import Node, PortState
-from partitune.execution.readout.failure_causes import Kind, find_cause, last_lines
-from partitune.execution.readout.launch_phase import Phase, phase_begun_by
-from partitune.execution.readout.log_lines import lines_of
+from partitune.execution.readout.failure_causes import find_cause, last_lines
+from partitune.execution.readout.launch_phase import phase_of
 from partitune.execution.server.http_probe import complete, is_healthy, served_names
 from partitune.spec.runner import Limits
 
@@ -32,7 +32,8 @@ _WORDS = 60  # lines of every log that go to the trial's log
 class RunningServer:
     """One start of an engine on its nodes, from before its first process to its last."""
 
-    plan: LaunchPlan
+    launch: LaunchCommands
+    readout: Readout  # of its engine
     nodes: Sequence[Node]
     limits: Limits
     deadline_s: float  # of the whole candidate, on the monotonic clock
@@ -41,14 +42,14 @@ class RunningServer:
 
     def start(self) -> None:
         """Start every process group. Raises LaunchFailed or NodeLost."""
-        for process in self.plan.processes:
+        for process in self.launch.processes:
             node, name = self.nodes[process.node], f"node{process.node}"
-            port = self.plan.port if process.node == 0 else None  # whoever listens there: afterwards nobody may
-            node.start(name, self.plan.trial, process, port)
+            port = self.launch.port if process.node == 0 else None  # whoever listens there: afterwards nobody may
+            node.start(name, self.launch.trial, process, port)
             self.started.append((node, name))
 
     def stop(self) -> tuple[str, ...]:
-        """End every process group, the server first: in SGLang the others wait for its word. What is left.
+        """End every process group, the server first: in some engines the others wait for its word. What is left.
 
         Raises:
             NodeLost: a node went away; on all others everything has ended.
@@ -80,20 +81,20 @@ class RunningServer:
     def explained(self, otherwise: RunError) -> RunError:
         """The engine's own earliest error, or `otherwise`; with its last words as detail."""
         logs = self.logs()
-        cause = find_cause(logs)
+        cause = find_cause(logs, self.readout)
         if cause is None:
-            phase = phase_of(logs)
+            phase = phase_of(logs, self.readout)
             error = type(otherwise)(f"{otherwise} {phase.going_on}", excess=otherwise.excess)
-        elif cause.kind is Kind.PORT and self.port_may_move:
+        elif cause.kind is FailureKind.PORT and self.port_may_move:
             error = NodeLost(f"{cause.message}; it was free when it was chosen")
         else:
             error = cause.error()
-        error.detail = last_lines(logs, _WORDS)
+        error.detail = last_lines(logs, self.readout, _WORDS)
         return error
 
     def last_words(self) -> str:
         """The ends of the logs."""
-        return last_lines(self.logs(), _WORDS)
+        return last_lines(self.logs(), self.readout, _WORDS)
 
     def await_ready(self) -> None:
         """Wait until it is healthy.
@@ -103,16 +104,16 @@ class RunningServer:
             TimedOut: a phase took longer than its limit.
         """
         phase, since, next_look = Phase.SPAWN, time.monotonic(), 0.0
-        while not is_healthy(self.plan.url):
+        while not is_healthy(self.launch.url):
             self.check_alive()
             self.check_deadline()
             now = time.monotonic()
             if now >= next_look:
-                if (found := phase_of(self.logs())) > phase:
-                    phase, since = found, now
+                if (reached := phase_of(self.logs(), self.readout)) > phase:
+                    phase, since = reached, now
                 read_s = time.monotonic() - now
                 next_look = now + max(_LOGS_S, 20 * read_s)  # a log of megabytes takes its time
-            limit_s = _limit(self.limits, phase)
+            limit_s: float = getattr(self.limits, phase.name.lower())
             if now - since > limit_s:
                 late = TimedOut(f"the phase {phase.name.lower()} took longer than its limit of {limit_s:g} s:")
                 raise self.explained(late)
@@ -125,18 +126,18 @@ class RunningServer:
 
     def prove_ours(self) -> None:
         """Raise LaunchFailed when another server answers, or listens on our port beside ours."""
-        names = served_names(self.plan.url)
-        if self.plan.served_name not in names:
+        names = served_names(self.launch.url)
+        if self.launch.served_name not in names:
             self.check_alive()
             raise self.explained(
                 LaunchFailed(
-                    f"another server answers at {self.plan.url}: it serves {', '.join(names) or 'nothing'}, not "
-                    f"{self.plan.served_name};"
+                    f"another server answers at {self.launch.url}: it serves {', '.join(names) or 'nothing'}, not "
+                    f"{self.launch.served_name};"
                 )
             )
         node, name = self.started[0]
-        if self.plan.sees_port and node.port_state(self.plan.port, name) is not PortState.OURS:
-            raise LaunchFailed(f"port {self.plan.port} of {node.host} is held by a process that is not our engine's")
+        if self.launch.sees_port and node.port_state(self.launch.port, name) is not PortState.OURS:
+            raise LaunchFailed(f"port {self.launch.port} of {node.host} is held by a process that is not our engine's")
 
     def probe(self) -> str:
         """The text of one request.
@@ -145,29 +146,12 @@ class RunningServer:
             Unhealthy: it says that it is healthy and does not answer; or what ended it meanwhile.
         """
         try:
-            return complete(self.plan.url, self.plan.served_name, self.limits.probe)
+            return complete(self.launch.url, self.launch.served_name, self.limits.probe)
         except Unhealthy as error:
             time.sleep(LOOK_S)  # a process that died of the request may not be gone yet
             self.check_alive()
             late = Unhealthy(f"the server says that it is healthy, and the first request failed: {error}")
             raise self.explained(late) from error
-
-
-def phase_of(logs: Sequence[str]) -> Phase:
-    """What is going on: where nodes differ, the furthest any of them came."""
-    begun = (phase_begun_by(line.message) for node, log in enumerate(logs) for line in lines_of(log, node))
-    return max((phase for phase in begun if phase is not None), default=Phase.SPAWN)
-
-
-def _limit(limits: Limits, phase: Phase) -> float:
-    found = {
-        Phase.SPAWN: limits.spawn,
-        Phase.RENDEZVOUS: limits.rendezvous,
-        Phase.LOAD: limits.load,
-        Phase.CAPTURE: limits.capture,
-        Phase.READY: limits.ready,
-    }
-    return found[phase]
 
 
 def _status(code: int | None) -> str:

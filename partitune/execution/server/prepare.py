@@ -9,41 +9,63 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 from partitune.engines.installed_flags import read_help
-from partitune.errors import LaunchFailed
+from partitune.errors import LaunchFailed, SpecError
 from partitune.execution.processes.node import Node, NodeSource
 from partitune.execution.ray.raylets import check_raylets
-from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.server.server_commands import ServerCommands
+from partitune.execution.server.setup import Setup
 
 #: Seconds that an engine may take to list its flags: it imports everything first.
 HELP_LIMIT_S = 600.0
 
 
-def prepare(recipe: LaunchRecipe, source: NodeSource) -> tuple[str, ...]:
+def prepare(setup: Setup, source: NodeSource) -> tuple[str, ...]:
     """Run every check; what the janitor ended.
 
     Raises:
         SpecError: the engine is not there, does not know a flag, or a variable on a node would win over ours.
-        ClusterError: vLLM's own Ray executor would wait for GPUs that are not there.
+        ClusterError: an engine that has Ray place its ranks would wait for GPUs that are not there.
         NodeLost: a machine went away meanwhile.
     """
-    with source.nodes(recipe.slot_nodes) as nodes:
+    with source.nodes(setup.reservation.nodes) as nodes:
         said = tuple(line for node in dict.fromkeys(nodes) for line in node.clean())
-        if recipe.placed_by_ray:
-            check_raylets(recipe)
-        _check_flags(recipe, nodes[0])
+        if setup.server.ranks.by_ray:
+            check_raylets(setup)
+        _check_flags(setup, nodes[0])
     return said
 
 
-def _check_flags(recipe: LaunchRecipe, node: Node) -> None:
-    plan = recipe.help_process(node.host)
-    command = " ".join(plan.argv)
+def all_commands(setup: Setup) -> Iterator[tuple[str, ...]]:
+    """Words behind the program in which every knob has each of its values once, whatever the engine's rules say.
+
+    And those of every layout that can be placed, with the first values.
+    """
+
+    def commands(server: ServerCommands, turn: int) -> list[tuple[str, ...]]:
+        return server.words_of_flags(
+            {name: values[min(turn, len(values) - 1)] for name, values in setup.searched.items()}
+        )
+
+    for turn in range(max(map(len, setup.searched.values()), default=1)):
+        yield from commands(setup.server, turn)
+    for name in setup.layouts:
+        with suppress(SpecError):
+            yield from commands(replace(setup, problem=setup.problem.on(name)).server, 0)
+
+
+def _check_flags(setup: Setup, node: Node) -> None:
+    process = setup.server.process(node.host, (*setup.server.program, *setup.server.engine.help_words))
+    command = " ".join(process.argv)
     trial, name = f"preflight-{uuid.uuid4().hex[:12]}", "help"
     try:
-        node.start(name, trial, plan, None)
+        node.start(name, trial, process, None)
     except LaunchFailed as error:
-        raise recipe.runner.refuse(
+        raise setup.runner.refuse(
             "engine_command", text=f"{command} cannot be started on {node.host}: {error}"
         ) from error
     try:
@@ -55,8 +77,8 @@ def _check_flags(recipe: LaunchRecipe, node: Node) -> None:
         node.stop(name, 5.0)
     if state.running or state.exit_code != 0:
         how = f"did not end in {HELP_LIMIT_S:.0f} s" if state.running else f"ended with exit code {state.exit_code}"
-        raise recipe.runner.refuse("engine_command", text=f"{command} on {node.host} {how}{_last_lines(text)}")
-    read_help(text, f"{command} on {node.host}").check(recipe.all_commands(), recipe.problem.engine.name)
+        raise setup.runner.refuse("engine_command", text=f"{command} on {node.host} {how}{_last_lines(text)}")
+    read_help(text, f"{command} on {node.host}").check(all_commands(setup), setup.problem.engine.name)
 
 
 def _last_lines(text: str) -> str:

@@ -11,8 +11,10 @@ import pytest
 from partitune.candidate import Candidate
 from partitune.engines.installed_flags import read_help
 from partitune.errors import Refused, SpecError
-from partitune.execution.processes.launch import LaunchPlan
-from partitune.execution.server.launch_recipe import LaunchRecipe
+from partitune.execution.processes.launch import LaunchCommands
+from partitune.execution.server.prepare import all_commands
+from partitune.execution.server.setup import Setup
+from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -24,16 +26,16 @@ LOAD = {"kind": "random", "requests": 24, "prompt_tokens": 160, "output_tokens":
 HOSTS = ("10.0.0.1", "10.0.0.2")
 
 
-def recipe(space: dict[str, object], **runner: object) -> LaunchRecipe:
+def setup_of(space: dict[str, object], **runner: object) -> Setup:
     whole = {"name": "s", "model": "qwen3-8b", "workload": LOAD, **space}
     found = SearchSpace.from_mapping(whole, source="s.yaml")
-    return LaunchRecipe.of(
+    return setup_for(
         resolve(found), found, Runner.from_mapping({"name": "r", "driver": "vllm", **runner}, source="r.yaml")
     )
 
 
-def plan(made: LaunchRecipe, partition: tuple[int, ...], hosts: tuple[str, ...], **knobs: int) -> LaunchPlan:
-    return made.plan(Candidate(partition, knobs), trial="t1", hosts=hosts, port=8100, rendezvous_port=29600)
+def plan(made: Setup, partition: tuple[int, ...], hosts: tuple[str, ...], **knobs: int) -> LaunchCommands:
+    return made.server.launch(Candidate(partition, knobs), trial="t1", hosts=hosts, port=8100, rendezvous_port=29600)
 
 
 def value(words: tuple[str, ...], flag: str) -> str | None:
@@ -42,9 +44,9 @@ def value(words: tuple[str, ...], flag: str) -> str | None:
 
 def test_vllm_on_two_nodes_is_one_group_each_and_only_the_first_serves() -> None:
     # vLLM 0.32 entrypoints/cli/serve.py run_headless, v1/executor/multiproc_executor.py: ranks contiguous per node.
-    made = recipe(TWO_NODES, nodes={"start": "ray"})
+    made = setup_of(TWO_NODES, nodes={"start": "ray"})
     started = plan(made, (12, 8, 8, 8), HOSTS)
-    assert (made.count, made.gpus, made.node_gpus) == (2, 4, 2)
+    assert (made.server.groups, made.server.gpus, made.reservation.gpus) == (2, 4, 2)
     assert started.stage_nodes == (0, 0, 1, 1)
     first, second = started.processes
     assert (first.host, second.host) == HOSTS
@@ -67,11 +69,11 @@ def test_vllm_on_two_nodes_is_one_group_each_and_only_the_first_serves() -> None
 
 def test_every_flag_that_is_written_is_one_of_the_real_vllm() -> None:
     flags = read_help(recorded("serve_help.txt"), "vllm serve --help=all")
-    made = recipe(
+    made = setup_of(
         {**TWO_NODES, "knobs": {"max_num_seqs": [8, 16], "async_scheduling": [True, False]}}, nodes={"start": "ray"}
     )
-    flags.check(made.all_commands(), "vllm")
-    commands = list(made.all_commands())
+    flags.check(all_commands(made), "vllm")
+    commands = list(all_commands(made))
     assert {value(words, "--max-num-seqs") for words in commands} == {"8", "16"}
     assert {"--async-scheduling", "--no-async-scheduling"} <= {word for words in commands for word in words}
     with pytest.raises(SpecError, match="--no-such-flag"):
@@ -80,8 +82,8 @@ def test_every_flag_that_is_written_is_one_of_the_real_vllm() -> None:
 
 def test_the_load_is_said_in_words_of_the_real_load_generator() -> None:
     options = set(re.findall(r"--[a-z0-9-]+", recorded("bench_help.txt")))
-    made = recipe({**ONE_NODE, "goodput": {"ttft_ms": 500, "e2e_ms": 9000}, "engine": {"flags": {"tokenizer": "t"}}})
-    words = made.load_process(plan(made, (20, 16), ("127.0.0.1",)), seed=3, result="/r/window.json").argv
+    made = setup_of({**ONE_NODE, "goodput": {"ttft_ms": 500, "e2e_ms": 9000}, "engine": {"flags": {"tokenizer": "t"}}})
+    words = made.loads[0].process(plan(made, (20, 16), ("127.0.0.1",)), seed=3, result="/r/window.json").argv
     assert words[:3] == ("vllm", "bench", "serve")
     assert {word for word in words if word.startswith("--")} <= options
     said = {flag: value(words, f"--{flag}") for flag in ("num-prompts", "seed", "random-input-len", "max-concurrency")}
@@ -90,19 +92,19 @@ def test_the_load_is_said_in_words_of_the_real_load_generator() -> None:
     assert value(words, "--tokenizer") == "t"
     place = words.index("--goodput")
     assert words[place + 1 : place + 3] == ("ttft:500", "e2el:9000")
-    fewer = made.load_process(plan(made, (20, 16), ("127.0.0.1",)), seed=9, result="/r/w.json", requests=4).argv
+    fewer = made.loads[0].process(plan(made, (20, 16), ("127.0.0.1",)), seed=9, result="/r/w.json", requests=4).argv
     assert value(fewer, "--num-prompts") == "4"
 
 
 def test_windows_have_seeds_of_their_own_and_warm_up_has_none_of_theirs() -> None:
-    made = recipe(ONE_NODE, benchmark={"windows": 3, "seed": 5})
-    assert made.window_seeds == (5, 6, 7)
-    assert made.warmup_seed not in range(1000)
+    made = setup_of(ONE_NODE, benchmark={"windows": 3, "seed": 5})
+    assert made.loads[0].window_seeds == (5, 6, 7)
+    assert made.loads[0].warmup_seed not in range(1000)
 
 
 def test_sglang_on_two_nodes() -> None:
     # SGLang 0.5.23 srt/server_args.py: the same command on each node with its rank; entrypoints/engine.py: contiguous.
-    made = recipe(
+    made = setup_of(
         {**TWO_NODES, "engine": {"name": "sglang", "version": "0.5.23"}},
         driver="sglang", nodes={"start": "ray"}, benchmark={"tool": "sglang"},
         engine_command=["/opt/sgl/bin/python", "-m", "sglang.launch_server"],
@@ -114,7 +116,7 @@ def test_sglang_on_two_nodes() -> None:
         assert value(process.argv, "--node-rank") == str(process.node)
         assert process.env == {"SGLANG_PP_LAYER_PARTITION": "12,8,8,8"}
         assert "VLLM_PP_LAYER_PARTITION" in process.unset
-    words = made.load_process(started, seed=1, result="/r/w.jsonl").argv
+    words = made.loads[0].process(started, seed=1, result="/r/w.jsonl").argv
     assert words[:3] == ("/opt/sgl/bin/python", "-m", "sglang.benchmark.serving")
     # Its lengths are drawn from [ratio x longest, longest]: 1 is a fixed length.
     assert (value(words, "--random-input-len"), value(words, "--random-range-ratio")) == ("160", "1")
@@ -122,8 +124,8 @@ def test_sglang_on_two_nodes() -> None:
 
 def test_sglang_draws_lengths_around_the_same_mean() -> None:
     spread = {"workload": {**LOAD, "range_ratio": 0.25}, "engine": {"name": "sglang", "version": "0.5.23"}}
-    made = recipe({**ONE_NODE, **spread}, driver="sglang", benchmark={"tool": "sglang"})
-    words = made.load_words("http://h:1", "n", seed=1, result="/r/w")
+    made = setup_of({**ONE_NODE, **spread}, driver="sglang", benchmark={"tool": "sglang"})
+    words = made.loads[0].words("http://h:1", "n", seed=1, result="/r/w")
     longest, ratio = value(words, "--random-input-len"), value(words, "--random-range-ratio")
     assert longest is not None
     assert ratio is not None
@@ -132,8 +134,8 @@ def test_sglang_draws_lengths_around_the_same_mean() -> None:
 
 def test_guidellm_gets_json_that_its_models_take() -> None:
     # guidellm 0.8.1: schemas/data/deserializers/synthetic.py, schemas/benchmark/profiles/concurrent.py.
-    made = recipe({**ONE_NODE, "workload": {**LOAD, "range_ratio": 0.5}}, benchmark={"tool": "guidellm"})
-    words = made.load_words("http://h:1", "n", seed=4, result="/r/w.json")
+    made = setup_of({**ONE_NODE, "workload": {**LOAD, "range_ratio": 0.5}}, benchmark={"tool": "guidellm"})
+    words = made.loads[0].words("http://h:1", "n", seed=4, result="/r/w.json")
     assert words[0] == "run"
     assert value(words, "--profile") == '{"kind":"concurrent","streams":[8]}'
     assert value(words, "--seed") == '{"kind":"static","value":4}'
@@ -141,7 +143,7 @@ def test_guidellm_gets_json_that_its_models_take() -> None:
 
 
 def test_vllms_own_ray_executor_is_one_process_without_our_rank_flags() -> None:
-    made = recipe(TWO_NODES, arguments={"distributed_executor_backend": "ray"})
+    made = setup_of(TWO_NODES, arguments={"distributed_executor_backend": "ray"})
     (process,) = plan(made, (12, 8, 8, 8), ("127.0.0.1",)).processes
     assert process.argv.count("--distributed-executor-backend") == 1
     assert value(process.argv, "--distributed-executor-backend") == "ray"
@@ -149,16 +151,16 @@ def test_vllms_own_ray_executor_is_one_process_without_our_rank_flags() -> None:
     # v1/executor/ray_utils.py get_bundles_sorted_by_node: driver first, then by node id, so two are known
     assert plan(made, (12, 8, 8, 8), ("h",)).stage_nodes == (0, 0, 1, 1)
     three = {"cluster": {"nodes": 3, "gpus_per_node": 2, "gpu": "L40S"}, "parallel": {"tp": 2, "pp": 3}}
-    unknown = plan(recipe(three, arguments={"distributed_executor_backend": "ray"}), (12, 12, 12), ("h",))
+    unknown = plan(setup_of(three, arguments={"distributed_executor_backend": "ray"}), (12, 12, 12), ("h",))
     assert unknown.stage_nodes is None
     assert "order of Ray's node ids" in unknown.notes[0]
 
 
 def test_a_secret_reaches_every_process_and_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abc123")
-    made = recipe(TWO_NODES, nodes={"start": "ray"}, forward_env=["HF_TOKEN"])
+    made = setup_of(TWO_NODES, nodes={"start": "ray"}, forward_env=["HF_TOKEN"])
     started = plan(made, (12, 8, 8, 8), HOSTS)
-    for process in (*started.processes, made.load_process(started, seed=1, result="/r/w")):
+    for process in (*started.processes, made.loads[0].process(started, seed=1, result="/r/w")):
         assert process.env["HF_TOKEN"] == "hf_abc123"
         assert process.shown_env["HF_TOKEN"] == "***"
     assert "hf_abc123" not in repr(made)
@@ -167,19 +169,19 @@ def test_a_secret_reaches_every_process_and_no_text(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_runs_in_the_engine_is_found_in_front_of_the_sites_path() -> None:
-    made = recipe(ONE_NODE, env={"PYTHONPATH": "/site/lib"})
+    made = setup_of(ONE_NODE, env={"PYTHONPATH": "/site/lib"})
     path = plan(made, (20, 16), ("127.0.0.1",)).processes[0].env["PYTHONPATH"]
     ours, site = path.split(":")
     assert (Path(ours) / "partitune_vllm_worker.py").is_file()
     assert site == "/site/lib"
-    (process,) = plan(recipe(ONE_NODE, layer_report=False), (20, 16), ("127.0.0.1",)).processes
+    (process,) = plan(setup_of(ONE_NODE, layer_report=False), (20, 16), ("127.0.0.1",)).processes
     assert "--worker-extension-cls" not in process.argv
     assert "PYTHONPATH" not in process.env
 
 
 def test_the_engines_own_rules_refuse_a_candidate_before_anything_starts() -> None:
     with pytest.raises(Refused, match="20,15") as caught:
-        plan(recipe(ONE_NODE), (20, 15), ("127.0.0.1",))
+        plan(setup_of(ONE_NODE), (20, 15), ("127.0.0.1",))
     assert caught.value.excess == 1.0
 
 
@@ -250,7 +252,7 @@ def test_what_does_not_fit_is_refused_with_its_line(
     space: dict[str, object], runner: dict[str, object], message: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
-        recipe(space, **runner)
+        setup_of(space, **runner)
     assert message in str(caught.value)
 
 
@@ -260,11 +262,11 @@ def test_a_trace_needs_what_the_real_tool_makes_prompts_of(tmp_path: Path) -> No
     space = {**ONE_NODE, "workload": {"kind": "trace", "file": str(trace)}}
     trace.write_text('{"timestamp": 0, "input_length": 32, "output_length": 4}\n')
     with pytest.raises(SpecError, match="a request has no hash_ids"):
-        recipe(space)
+        setup_of(space)
     trace.write_text('{"timestamp": 0, "input_length": 32, "output_length": 4, "hash_ids": [1, 2]}\n')
     with pytest.raises(SpecError, match="timed_trace_chunk_hash_size"):
-        recipe(space)
-    made = recipe(space, benchmark={"arguments": {"timed_trace_chunk_hash_size": 16}})
-    words = made.load_words("http://h:1", "n", seed=1, result="/r/w.json")
+        setup_of(space)
+    made = setup_of(space, benchmark={"arguments": {"timed_trace_chunk_hash_size": 16}})
+    words = made.loads[0].words("http://h:1", "n", seed=1, result="/r/w.json")
     assert value(words, "--dataset-path") == str(trace)
     assert words[-1] == "--timed-trace-chunk-hash-size=16"

@@ -11,20 +11,21 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from partitune.engines.readout import Counters
 from partitune.errors import BenchmarkFailed, Stalled, TimedOut, Unhealthy
-from partitune.execution.processes.launch import ProcessPlan
-from partitune.execution.readout.engine_readout import Counters, read_metrics
+from partitune.execution.processes.launch import ProcessCommand
+from partitune.execution.readout.engine_readout import read_metrics
 from partitune.execution.readout.failure_causes import last_lines
 from partitune.execution.server.gates import ProgressWatch
 from partitune.execution.server.http_probe import metrics_page
-from partitune.execution.server.startup import LOOK_S, RunningServer
+from partitune.execution.server.start import LOOK_S, RunningServer
 
 _NAME = "load"
 _METRICS_S = 1.0
 _STOP_S = 5.0
 
 
-def run_load(server: RunningServer, process: ProcessPlan) -> None:
+def run_load(server: RunningServer, process: ProcessCommand) -> None:
     """Run it to its end.
 
     Raises:
@@ -34,12 +35,12 @@ def run_load(server: RunningServer, process: ProcessPlan) -> None:
         RunError: the engine ended.
     """
     node = server.nodes[0]
-    node.start(_NAME, server.plan.trial, replace(process, uses_gpus=False), None)
+    node.start(_NAME, server.launch.trial, replace(process, uses_gpus=False), None)
     try:
         _watch(server)
         code = node.state(_NAME).exit_code
         if code != 0:
-            log = last_lines([node.log(_NAME)])
+            log = last_lines([node.log(_NAME)], server.readout)
             raise BenchmarkFailed(f"the load generator {process.argv[0]} ended with status {code}", detail=log)
     finally:
         node.stop(_NAME, _STOP_S)
@@ -47,8 +48,8 @@ def run_load(server: RunningServer, process: ProcessPlan) -> None:
 
 def counters(server: RunningServer) -> Counters:
     """The engine's counters now. Raises Unhealthy or BenchmarkFailed."""
-    url = server.plan.url
-    return read_metrics(metrics_page(url), f"{url}/metrics")
+    url = server.launch.url
+    return read_metrics(metrics_page(url), server.readout.metrics, f"{url}/metrics")
 
 
 def _watch(server: RunningServer) -> None:

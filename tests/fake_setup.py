@@ -13,8 +13,9 @@ from partitune.candidate import Candidate, Knob
 from partitune.execution.processes.ledger import MARKER
 from partitune.execution.processes.node import LocalNodes
 from partitune.execution.processes.process_supervisor import start_ticks
-from partitune.execution.server.launch_recipe import LaunchRecipe
 from partitune.execution.server.server_driver import ServerDriver
+from partitune.execution.server.setup import Setup
+from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -37,19 +38,19 @@ LIMITS: Mapping[str, float] = {
 }  # fmt: skip
 
 
-def recipe(
+def fake_setup(
     limits: Mapping[str, float] = LIMITS,
     benchmark: Mapping[str, object] | None = None,
     cluster: Mapping[str, object] | None = None,
     **runner: object,
-) -> LaunchRecipe:
+) -> Setup:
     space = SearchSpace.from_mapping({**SPACE, "cluster": cluster or SPACE["cluster"]}, source="fake.yaml")
     settings = {
         "kind": "runner", "name": "fake", "driver": "vllm", "engine_command": list(PROGRAM),
         "limits_s": {**LIMITS, **limits},
         "benchmark": {"warmup_requests": 2, **(benchmark or {})}, **runner,
     }  # fmt: skip
-    return LaunchRecipe.of(resolve(space), space, Runner.from_mapping(settings, source="runner.yaml"))
+    return setup_for(resolve(space), space, Runner.from_mapping(settings, source="runner.yaml"))
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class Bench:
 
     folder: Path
 
-    def driver(self, made: LaunchRecipe | None = None) -> ServerDriver:
-        return ServerDriver(made or recipe(), LocalNodes(self.folder), self.folder / "references")
+    def driver(self, made: Setup | None = None) -> ServerDriver:
+        return ServerDriver(made or fake_setup(), LocalNodes(self.folder), self.folder / "references")
 
     def records(self) -> list[Path]:
         return sorted((self.folder / "started").glob("*.jsonl"))

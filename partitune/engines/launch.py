@@ -1,0 +1,227 @@
+"""How an engine is started: what the launcher, the export and the load generator have to be told.
+
+Decision: an engine says words and variables; who starts them, on which machines and when to give up is not its
+business. So everything here is plain values in and plain values out, and a site's own settings come in as values too.
+A launch is explicit: what would otherwise be taken from a node's surroundings (addresses, ports, how ranks are
+started) is written on every node, and variables that silently move ranks or layers are removed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from partitune.candidate import Knob
+from partitune.engines.deployment import Deployment
+from partitune.engines.readout import BenchFormat
+from partitune.hardware.parallelism import Layout
+from partitune.spec.workload import SingleLoad
+
+#: Variables of launchers and schedulers that give ranks and addresses to whoever finds them.
+RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start on all its nodes, without the model and the flags."""
+
+    served_name: str
+    hosts: Sequence[str]  # one a process group
+    port: int
+    rendezvous_port: int
+    ranks: int  # of the whole deployment
+    flags: Mapping[str, Knob]  # of the search space and of the site
+    patience_s: float = 0.0  # that the engine may take to start; longer is for the launcher to say
+    reports_layers: bool = False  # its workers shall say which layers they hold
+    python_path: str = ""  # PYTHONPATH of the site
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlacement:
+    """Who puts ranks on nodes, and what is known of it before."""
+
+    by_ray: bool = False  # one command is started, and the engine itself has Ray place the ranks
+    order_note: str = ""  # why nobody knows before which stage stands on which node; empty: it is known
+    refusal: str = ""  # why the launcher has no words for this layout; empty: it has
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """How workers are asked which layers they hold, where the engine lets them be asked."""
+
+    path: str  # below the server's address
+    question: Mapping[str, str]
+    config_path: str  # the configuration as JSON
+    written: AbstractSet[str]  # flags and variables that it takes
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server a load goes to."""
+
+    url: str
+    engine: str
+    model: str  # whose tokenizer makes the prompts
+    served_name: str
+    flags: Mapping[str, Knob]  # of the engine
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRun:
+    """One run of a load."""
+
+    requests: int
+    seed: int
+    result: str  # file to write
+    goodput: Mapping[str, float] = field(default_factory=dict)  # `ttft_ms` and so on: what a good request keeps
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReading:
+    """What a load generator makes prompts of when it replays a trace."""
+
+    reader: str  # as its user types it
+    fields: tuple[str, ...]  # of every line
+    argument: str  # flag that has to be given with it
+    meaning: str  # of that flag
+
+
+class LoadGenerator(Protocol):
+    """A program that sends a search space's load to a server and writes down what it saw.
+
+    Every run gets the lengths, the arrivals and the number of requests of the search space, in the tool's own terms,
+    and greedy requests that run to their full length. None warms up by itself: it would repeat measured prompts, and
+    the prefix cache would answer for the engine.
+    """
+
+    @property
+    def name(self) -> str:
+        """As a runner's `benchmark.tool` spells it."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What its user types, where that is not its name."""
+        ...
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """How it is usually started."""
+        ...
+
+    @property
+    def format(self) -> BenchFormat:
+        """Where its result has what."""
+        ...
+
+    @property
+    def trace(self) -> TraceReading | None:
+        """What it needs of a trace; None: it replays none."""
+        ...
+
+    @property
+    def draws_bursts(self) -> bool:
+        """Whether arrivals may be other than Poisson."""
+        ...
+
+    @property
+    def counts_good_requests(self) -> bool:
+        """Whether it can be told what a good request keeps."""
+        ...
+
+    def words(self, load: SingleLoad, target: Target, run: LoadRun) -> Iterator[str]:
+        """The words after the program's, for a load that it can produce."""
+        ...
+
+
+class Launch(Protocol):
+    """How one engine's server is started."""
+
+    @property
+    def title(self) -> str:
+        """The engine's name in a sentence."""
+        ...
+
+    @property
+    def partition_env(self) -> str:
+        """Environment variable that carries the partition."""
+        ...
+
+    @property
+    def model_key(self) -> str:
+        """Key of the model in the engine's own config file."""
+        ...
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """The first words of `serve_arguments`, which `engine_command` of a runner stands for."""
+        ...
+
+    @property
+    def help_words(self) -> tuple[str, ...]:
+        """Words behind them that make it list every flag of its server."""
+        ...
+
+    @property
+    def own_flags(self) -> AbstractSet[str]:
+        """Flags that the launcher writes: nobody else may."""
+        ...
+
+    @property
+    def placing_flags(self) -> AbstractSet[str]:
+        """Flags that decide on which nodes what is started: they cannot vary within a study."""
+        ...
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """Variables that no node may bring along."""
+        ...
+
+    @property
+    def scheduling_flags(self) -> AbstractSet[str]:
+        """Flags under which the same prompt, alone on the server, gives the same text."""
+        ...
+
+    @property
+    def layer_report(self) -> LayerReport | None:
+        """How its workers can be asked for their layers; None: they cannot."""
+        ...
+
+    @property
+    def load_generator(self) -> LoadGenerator:
+        """The engine's own."""
+        ...
+
+    def rank_placement(self, flags: Mapping[str, Knob], layout: Layout, nodes: int) -> RankPlacement:
+        """How ranks come to `nodes` nodes. Raises SpecError for a way to start ranks that is not ours."""
+        ...
+
+    def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
+        """Command-line words that start the server, program name first."""
+        ...
+
+    def environment(self, deployment: Deployment) -> Mapping[str, str]:
+        """Environment variables of the server, wherever it is started."""
+        ...
+
+    def node_words(self, start: Start, node: int) -> tuple[str, ...]:
+        """Words of the process group on `node`, behind those of `serve_arguments`."""
+        ...
+
+    def node_environment(self, start: Start, node: int) -> Mapping[str, str]:
+        """Variables of the process group on `node`, beside those of `environment`."""
+        ...
+
+    def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """The flags as the engine's own config file takes them."""
+        ...
+
+    def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:
+        """Shell commands that start the server from such a file: one a node, or one in all."""
+        ...
+
+    def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
+        """The flags the engine takes from such a file, dropping what it drops: for the check after an export."""
+        ...

@@ -1,0 +1,70 @@
+"""What SGLang logs. Lines without a head belong to the process of the line before.
+
+Source: SGLang 0.5.23 `srt/utils/common.py` (configure_logger), `srt/managers/scheduler.py` (prefix),
+`srt/distributed/bootstrap.py`, `srt/model_executor/{model_runner,pool_configurator}.py`, `srt/server_args.py`,
+`srt/entrypoints/{engine,http_server}.py`, `srt/utils/network.py`; uvicorn's own words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from partitune.engines.deployment import Deployment
+from partitune.engines.readout import FailureKind, Head, LogReading, LogWords, Phase
+from partitune.engines.sglang.metrics import SGLANG_METRICS
+
+_HEAD = re.compile(r"\[\d{4}-(?P<time>\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d+)?(?P<process>(?: [A-Z_]+\d+)*)\] ?")
+
+_WORDS = LogWords(
+    phases=(
+        (Phase.READY, r"^INFO: +Application startup complete|The server is fired up and ready to roll"),
+        (Phase.CAPTURE, r"^Load weight end\.|^max_total_num_tokens=\d"),
+        (Phase.LOAD, r"^Load weight begin\."),
+        (Phase.RENDEZVOUS, r"^Init parallel begin"),
+    ),
+    failures={
+        FailureKind.DEAD: (
+            r"Received sigquit from a child process",
+            r"Initialization failed\. Please see the error messages above",
+        ),
+        FailureKind.KV_TOO_SMALL: (r"^RuntimeError: Not enough memory\. Please try to increase --mem-fraction-static",),
+        FailureKind.MEMORY_TAKEN: (r"The memory capacity is unbalanced",),
+        FailureKind.UNSUPPORTED: (r"Pipeline Parallel is not compatible",),
+        FailureKind.PORT: (r"^ValueError: \S*port\S* at \d+ is not available",),
+    },
+    facts=(("kv_tokens", "", r"^max_total_num_tokens=(\d{1,15})"),),
+    weights=r"^Load weight end\..*mem usage=(\d[\d.]{0,20}) GB",
+)
+
+
+class SglangReadout:
+    """What a server of SGLang says."""
+
+    metrics = SGLANG_METRICS
+    logs = _WORDS
+
+    def head(self, line: str) -> Head | None:
+        """Time and ranks, at the beginning."""
+        head = _HEAD.match(line)
+        if head is None:
+            return None
+        return Head(head["process"].strip(), line[head.end() :], head["time"], is_heir=True)
+
+    def schedules_ahead(self, config: Mapping[str, object]) -> bool | None:  # noqa: ARG002 - the protocol's
+        """It has no such page."""
+        return None
+
+    def flow_name(self, predicted: str, reading: LogReading, is_async: bool | None) -> str:  # noqa: ARG002
+        """There is one way only."""
+        return predicted
+
+    def differences(
+        self,
+        deployment: Deployment,  # noqa: ARG002 - the protocol's, as are the others
+        reading: LogReading,  # noqa: ARG002
+        is_async: bool | None,  # noqa: ARG002
+        kv_blocks: int | None,  # noqa: ARG002
+    ) -> Iterator[str]:
+        """No flag of it is seen in its log or on its metrics page."""
+        return iter(())

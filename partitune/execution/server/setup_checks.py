@@ -1,0 +1,163 @@
+"""Whether a runner and a search space fit, asked once and before anything starts.
+
+Decision: every flag and every variable has one author. The search space says what a candidate means, the runner what
+holds for the site, the launcher what joins the processes; whoever says what another has said is refused, with his line,
+as one of the two would silently win.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from partitune.engines.launch import LoadRun, Target, TraceReading
+from partitune.errors import SpecError
+from partitune.execution.server.load_commands import LoadCommands
+from partitune.execution.server.load_generators import unable
+from partitune.execution.server.setup import Setup
+from partitune.hardware.gpus import Gpu
+from partitune.planning.candidate_layouts import possible
+from partitune.planning.problem import Problem
+from partitune.spec.catalog import readable_path
+from partitune.spec.objectives import CLIENT_METRICS
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
+from partitune.spec.workload import SingleLoad, TraceWorkload, single_loads
+
+
+def setup_for(problem: Problem, space: SearchSpace, runner: Runner) -> Setup:
+    """How candidates of `problem` are measured by `runner`.
+
+    Raises:
+        SpecError: the two do not fit, with the file's line.
+    """
+    knobs = {**space.knobs.flags, **space.knobs.env}
+    metrics = (*(objective.metric for objective in space.objectives), *space.slo)
+    setup = Setup(
+        problem,
+        runner,
+        tuple(_absolute(load, space) for load in single_loads(space.workload)),
+        _forwarded(runner),
+        {name: knob if isinstance(knob, tuple) else (knob.low, knob.high) for name, knob in knobs.items()},
+        tuple(dict.fromkeys(metric for metric in metrics if metric in CLIENT_METRICS)),
+        () if space.parallel.layouts is None else tuple(layout.name for layout in possible(problem, space)),
+    )
+    _check_names(space, setup)
+    if runner.starts_server:
+        _check_nodes(setup)
+        if refusal := setup.server.ranks.refusal:
+            raise space.refuse("parallel", "dp", text=refusal)
+    for load in setup.loads:
+        _check_load(load)
+    return setup
+
+
+def _absolute(load: SingleLoad, space: SearchSpace) -> SingleLoad:
+    if isinstance(load, TraceWorkload):
+        return load.model_copy(update={"file": str(readable_path(space.absolute(load.file)))})
+    return load
+
+
+def _forwarded(runner: Runner) -> dict[str, str]:
+    """Values of the variables that a runner takes from here. Raises SpecError for those that are not set."""
+    missing = [name for name in runner.forward_env if name not in os.environ]
+    if missing:
+        raise runner.refuse(
+            "forward_env", text=f"found {', '.join(missing)}, not set here; allowed: variables that are"
+        )
+    return {name: os.environ[name] for name in runner.forward_env}
+
+
+def _check_names(space: SearchSpace, setup: Setup) -> None:
+    """Every flag and variable has one author: the search space, the runner, or the launcher."""
+    runner, engine = setup.runner, setup.server.engine
+    by_key = setup.problem.engine.written_by_partitune
+    of_space: dict[str, tuple[str, ...]] = dict.fromkeys(space.engine.flags, ("engine", "flags"))
+    of_space |= dict.fromkeys(space.knobs.flags, ("knobs",))
+    of_space |= dict.fromkeys(space.engine.env, ("engine", "env"))
+    of_space |= dict.fromkeys(space.knobs.env, ("knobs", "env"))
+    written = engine.own_flags | {*engine.removed}
+    reported = engine.layer_report.written if engine.layer_report and runner.layer_report else frozenset()
+    for name, path in of_space.items():
+        if name in written | reported:
+            raise space.refuse(
+                *path, name, text="partitune writes it when it starts the engine; allowed: to leave it out"
+            )
+        if name in engine.placing_flags and path == ("knobs",):
+            raise space.refuse(*path, name, text="decides on which nodes what is started; allowed: in engine.flags")
+    sections = (("arguments", runner.arguments), ("env", runner.env), ("forward_env", runner.forward_env))
+    for section, names in sections:
+        for name in names:
+            if name in by_key:
+                raise runner.refuse(section, name, text=f"partitune writes it; allowed: {by_key[name]}")
+            if name in written | {flag for flag in reported if not flag.isupper()}:  # variables are joined with ours
+                text = "partitune writes it itself, or removes it everywhere; allowed: to leave it out"
+                raise runner.refuse(section, name, text=text)
+            if name in of_space:
+                where = ".".join(of_space[name])
+                raise runner.refuse(
+                    section, name, text=f"the search space {space.name} says it under {where}; allowed: once"
+                )
+
+
+def _check_nodes(setup: Setup) -> None:
+    runner, problem, by_ray = setup.runner, setup.problem, setup.server.ranks.by_ray
+    if runner.driver != problem.engine.name:
+        raise runner.refuse("driver", text=f"found {runner.driver}, and the search space is for {problem.engine.name}")
+    hosts, local = runner.nodes.hosts, runner.nodes.start == "local"
+    count = setup.reservation.nodes
+    if hosts and len(hosts) != count:
+        per = "one a node of the cluster, as layouts vary" if setup.layouts else "one a process group"
+        raise runner.refuse("nodes", "hosts", text=f"found {len(hosts)} addresses; allowed: {count}, {per}")
+    if local and count > 1 and not hosts:
+        text = (
+            f"found local, and the search space stands on {count} nodes; allowed: ray (or {count} addresses of this "
+            "machine under nodes.hosts)"
+        )
+        raise runner.refuse("nodes", "start", text=text)
+    if not local and by_ray:
+        flags, engine = " and ".join(setup.server.engine.placing_flags), setup.server.engine.title
+        text = (
+            f"found ray beside {flags} ray, where {engine} has Ray place its workers; allowed: local, with partitune "
+            "on a node of the Ray cluster"
+        )
+        raise runner.refuse("nodes", "start", text=text)
+    if not local and not hosts and len(set(_gpus_of_nodes(setup))) > 1:
+        text = "missing; allowed: the addresses of the nodes in the order of the stages, as their GPUs differ"
+        raise runner.refuse("nodes", "hosts", text=text)
+    if local and isinstance(runner.workers, int) and runner.workers > 1:
+        raise runner.refuse("workers", text="found more than one on this machine; allowed: 1, or nodes.start: ray")
+
+
+def _gpus_of_nodes(setup: Setup) -> list[frozenset[Gpu]]:
+    problem, cluster = setup.problem, setup.problem.cluster
+    pairs = list(zip(problem.placement.nodes, problem.placement.gpus, strict=True))
+    if setup.layouts and len(cluster["gpus"]) == cluster["nodes"] * cluster["gpus_per_node"]:
+        pairs = [(index // cluster["gpus_per_node"], gpu) for index, gpu in enumerate(cluster["gpus"])]
+    return [frozenset(gpu for at, gpu in pairs if at == node) for node in sorted({at for at, _ in pairs})]
+
+
+def _check_load(load: LoadCommands) -> None:
+    runner, tool, problem = load.server.runner, load.tool, load.problem
+    if reason := unable(tool, load.load, problem.goodput):
+        of_part = f" (load {problem.load.name} of the mix)" if problem.load.name else ""
+        raise runner.refuse("benchmark", "tool", text=f"{tool.name} {reason}{of_part}")
+    if isinstance(load.load, TraceWorkload) and tool.trace:
+        _check_trace(runner, load.load, tool.trace)
+    target = Target("http://", problem.engine.name, "", "", {})
+    own = set(tool.words(load.load, target, LoadRun(1, 1, "")))
+    for name in load.benchmark.arguments:
+        if "--" + name.replace("_", "-") in own:
+            text = "partitune writes it, from the search space; allowed: further flags of the tool"
+            raise runner.refuse("benchmark", "arguments", name, text=text)
+
+
+def _check_trace(runner: Runner, load: TraceWorkload, needs: TraceReading) -> None:
+    with Path(load.file).open(encoding="utf-8") as file:
+        row = json.loads(next(line for line in file if line.strip()))
+    if missing := [name for name in needs.fields if name not in row]:
+        raise SpecError(f"{load.file}: a request has no {missing[0]}, and `{needs.reader}` makes the prompts from it")
+    if needs.argument not in runner.benchmark.arguments:
+        text = f"has no {needs.argument}; allowed: {needs.meaning}"
+        raise runner.refuse("benchmark", "arguments", text=text)
