@@ -67,7 +67,7 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
     nodes = problem.placement.node_count
     source = shlex.quote(str(env_file) if "/" in str(env_file) else f"./{env_file}")  # `. name` looks in PATH only
     commands = problem.engine.launch.config_commands(str(config), deployment, nodes)
-    return Exported(env_file, config, tuple(f"set -a; . {source}; set +a; {one}" for one in commands), warnings)
+    return Exported(env_file, config, tuple(f"set -a; . {source}; set +a; {command}" for command in commands), warnings)
 
 
 def start_variables(problem: Problem, deployment: Deployment) -> dict[str, str]:

@@ -61,16 +61,16 @@ def parse(text: str, source: str) -> dict[str, str]:
     Raises:
         SpecError: names the line.
     """
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for number, line in enumerate(text.split("\n")[:-1], start=1):
         if line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)
-        if match is None or match[1] in found:
+        if match is None or match[1] in variables:
             raise SpecError(
                 f"{source}:{number}: {line[:80]!r}; allowed: KEY=value, every key once, no quotes or blanks"
             )
-        found[match[1]] = match[2]
+        variables[match[1]] = match[2]
     if not text.endswith("\n"):
         raise SpecError(f"{source}: the last line does not end; the file is not whole")
-    return found
+    return variables

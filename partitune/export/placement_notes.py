@@ -46,7 +46,7 @@ def start_warnings(resolved: ResolvedCandidate) -> tuple[str, ...]:
     share = resolved.problem.engine.effective_knobs(resolved.deployment).get("gpu_memory_utilization")
     if share is None:  # SGLang measures what is free
         return ()
-    limits = {one.stage: one.utilization_to_set for one in resolved.memory}
+    limits = {stage.stage: stage.utilization_to_set for stage in resolved.memory}
     short = {stage: limit for stage, limit in limits.items() if limit is not None}
     if not short:
         return ()

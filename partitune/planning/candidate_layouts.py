@@ -50,8 +50,8 @@ def considered(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -
     Raises:
         SpecError: the file lists one twice.
     """
-    found = [_judged(problem, spec, layout, knobs) for layout in possible(problem, spec)]
-    return tuple(sorted(found, key=lambda one: (bool(one.reasons), -one.most_tok_s, one.idle_gpus)))
+    judged = (_judged(problem, spec, layout, knobs) for layout in possible(problem, spec))
+    return tuple(sorted(judged, key=lambda entry: (bool(entry.reasons), -entry.most_tok_s, entry.idle_gpus)))
 
 
 def possible(problem: Problem, spec: SearchSpace) -> tuple[Layout, ...]:
@@ -63,7 +63,7 @@ def possible(problem: Problem, spec: SearchSpace) -> tuple[Layout, ...]:
     listed = spec.parallel.layouts
     if not isinstance(listed, tuple):
         return tuple(_layouts(problem, spec))
-    layouts = tuple(layout_of(one) for one in listed)
+    layouts = tuple(map(layout_of, listed))
     names = [layout.name for layout in layouts]
     if twice := [name for name in names if names.count(name) > 1]:
         raise spec.refuse("parallel", "layouts", text=f"found {twice[0]} twice; allowed: every layout once")
@@ -81,15 +81,13 @@ def searched(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> 
         return (own,)
     every = considered(problem, spec, knobs)
     if isinstance(spec.parallel.layouts, tuple):
-        if refused := [one for one in every if one.reasons]:
-            said = "; ".join(f"{one.layout.name}: {', '.join(one.reasons)}" for one in refused)
-            raise spec.refuse("parallel", "layouts", text=said)
-        return (own, *(one.layout.name for one in every if one.layout.name != own))
-    usable = [one for one in every if not one.reasons]
-    best_of_each = {one.layout.tp: one for one in reversed(usable)}.values()
-    ordered = [*sorted(best_of_each, key=lambda one: -one.most_tok_s), *usable]
-    names = list(dict.fromkeys((own, *(one.layout.name for one in ordered))))
-    return tuple(names[:MOST_LAYOUTS])
+        if reasons := [f"{entry.layout.name}: {', '.join(entry.reasons)}" for entry in every if entry.reasons]:
+            raise spec.refuse("parallel", "layouts", text="; ".join(reasons))
+        return tuple(dict.fromkeys((own, *(entry.layout.name for entry in every))))
+    usable = [entry for entry in every if not entry.reasons]
+    best_of_each = {entry.layout.tp: entry for entry in reversed(usable)}.values()
+    ordered = [*sorted(best_of_each, key=lambda entry: -entry.most_tok_s), *usable]
+    return tuple(dict.fromkeys((own, *(entry.layout.name for entry in ordered))))[:MOST_LAYOUTS]
 
 
 def _layouts(problem: Problem, spec: SearchSpace) -> Iterator[Layout]:
@@ -122,8 +120,8 @@ def _with_data_ranks(problem: Problem, layout: Layout, most: int) -> Layout:
 def _broken(problem: Problem, layout: Layout, nodes: int) -> Sequence[Violation]:
     """Rules of the engine that `layout` breaks whatever the flags of a candidate are."""
     resolved = problem.engine.resolved_layout(layout, problem.architecture)
-    found = problem.engine.check(replace(problem.start({}), layout=resolved, nodes=nodes))
-    return [one for one in found if one.rule not in FLAG_RULES]
+    violations = problem.engine.check(replace(problem.start({}), layout=resolved, nodes=nodes))
+    return [violation for violation in violations if violation.rule not in FLAG_RULES]
 
 
 def _judged(problem: Problem, spec: SearchSpace, layout: Layout, knobs: Mapping[str, Knob]) -> Considered:
@@ -133,7 +131,7 @@ def _judged(problem: Problem, spec: SearchSpace, layout: Layout, knobs: Mapping[
     except SpecError as error:
         return Considered(layout, idle, (str(error).removeprefix("cluster: "),))
     if broken := _broken(problem, layout, nodes):
-        return Considered(layout, idle, tuple(f"{one.message} [{one.source}]" for one in broken))
+        return Considered(layout, idle, tuple(f"{rule.message} [{rule.source}]" for rule in broken))
     other, knob = problem.on(layout.name), spec.knobs.partition
     try:
         bounds = stage_bounds(other.stages, other.layers, fewest=knob.min_layers, most=knob.max_layers)
@@ -156,7 +154,7 @@ def _shortest(problem: Problem, knobs: Mapping[str, Knob]) -> str:
     """What the engine's own split is short of; empty where it is not memory."""
     resolved = ResolvedCandidate(problem, Candidate(problem.default_partition, knobs))
     if short := [memory for memory in resolved.memory if not memory.fits]:
-        return min(short, key=lambda one: one.kv_bytes).verdict
+        return min(short, key=lambda stage: stage.kv_bytes).verdict
     try:
         resolved.kv_plan  # noqa: B018 - asked for what it raises
     except OutOfMemory as error:

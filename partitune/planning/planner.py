@@ -77,10 +77,10 @@ class Planner:
                 self._fronts[key] = self._solve(knobs)
             except InfeasibleSpace as error:
                 self._fronts[key] = error
-        found = self._fronts[key]
-        if isinstance(found, InfeasibleSpace):
-            raise found
-        return found
+        front = self._fronts[key]
+        if isinstance(front, InfeasibleSpace):
+            raise front
+        return front
 
     def allowed(self, knobs: Mapping[str, Knob]) -> Windows:
         """True at [stage, first, end] where the stage may own these layers and has enough memory beside them."""

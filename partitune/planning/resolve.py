@@ -31,6 +31,10 @@ from partitune.spec.serving import Sizes
 from partitune.spec.workload import MixWorkload, SingleLoad, TraceWorkload
 
 _Value = TypeVar("_Value", Gpu, float)
+#: Fields of a layout that a file gives; the engine decides the others.
+_SIZES = (
+    "tp", "pp", "dp", "pcp", "dcp", "expert_ranks", "all2all_backend", "all_reduce_backend", "expert_imbalance"
+)  # fmt: skip
 
 
 def resolve(space: SearchSpace) -> Problem:
@@ -73,17 +77,8 @@ def resolve(space: SearchSpace) -> Problem:
 
 def layout_of(parallel: Sizes) -> Layout:
     """The sizes of a file as a value."""
-    return Layout(
-        tp=parallel.tp,
-        pp=parallel.pp,
-        dp=parallel.dp,
-        pcp=parallel.pcp,
-        dcp=parallel.dcp,
-        expert_ranks=parallel.expert_ranks,
-        all2all_backend=parallel.all2all_backend,
-        all_reduce_backend=parallel.all_reduce_backend,
-        expert_imbalance=parallel.expert_imbalance,
-    )
+    sizes = {name: getattr(parallel, name) for name in _SIZES}
+    return Layout(**sizes)
 
 
 def _cluster(space: SearchSpace) -> ClusterGpus:
@@ -119,13 +114,14 @@ def _per_gpu(values: Sequence[_Value], space: SearchSpace) -> Sequence[_Value]:
 
 
 def _mix(space: SearchSpace) -> Mix:
-    if not isinstance(space.workload, MixWorkload):
-        return Mix((Load(*_requests(space, space.workload, 0, "workload")),))
-    loads = []
-    for index, (part, name) in enumerate(zip(space.workload.parts, space.workload.names, strict=True)):
-        requests, concurrency = _requests(space, part, index, "workload", "parts", index)
-        loads.append(Load(requests, concurrency, name, part.weight))
-    return Mix(tuple(loads), Over(space.workload.over))
+    workload = space.workload
+    if not isinstance(workload, MixWorkload):
+        return Mix((Load(*_requests(space, workload, 0, "workload")),))
+    loads = (
+        Load(*_requests(space, part, index, "workload", "parts", index), name, part.weight)
+        for index, (part, name) in enumerate(zip(workload.parts, workload.names, strict=True))
+    )
+    return Mix(tuple(loads), Over(workload.over))
 
 
 def _requests(
@@ -149,6 +145,7 @@ def _requests(
 
 def _refuse_names_written_by_partitune(space: SearchSpace, chosen: Engine) -> None:
     """What follows from another key may not be given a second time, where it would be ignored or contradict."""
+    elsewhere = {LAYOUT: "parallel.layouts", **chosen.written_by_partitune}
     sections: dict[tuple[str, ...], Iterable[str]] = {
         ("engine", "flags"): space.engine.flags,
         ("engine", "env"): space.engine.env,
@@ -156,13 +153,8 @@ def _refuse_names_written_by_partitune(space: SearchSpace, chosen: Engine) -> No
         ("knobs", "env"): space.knobs.env,
     }
     for path, names in sections.items():
-        for name in names:
-            if name == LAYOUT:
-                raise space.refuse(*path, name, text="partitune writes it; allowed: parallel.layouts")
-            if name in chosen.written_by_partitune:
-                raise space.refuse(
-                    *path, name, text=f"partitune writes it; allowed: {chosen.written_by_partitune[name]}"
-                )
+        if twice := next((name for name in names if name in elsewhere), None):
+            raise space.refuse(*path, twice, text=f"partitune writes it; allowed: {elsewhere[twice]}")
 
 
 @contextmanager
@@ -171,7 +163,5 @@ def _located(space: SearchSpace, *path: str | int) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        key = path[-1]
-        raise space.refuse(
-            *path, text=str(error).removeprefix(f"{'.'.join(map(str, path))}: ").removeprefix(f"{key}: ")
-        ) from error
+        text = str(error).removeprefix(f"{'.'.join(map(str, path))}: ").removeprefix(f"{path[-1]}: ")
+        raise space.refuse(*path, text=text) from error

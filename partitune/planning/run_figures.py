@@ -27,7 +27,10 @@ def run_figures(problem: Problem, served: Sequence[Mapping[str, float]]) -> dict
         throughput = figures.get("output_throughput_tok_s", 0.0)
         return {**figures, **problem.tariff.metrics(throughput, problem.layout.gpus)}
 
-    return {**with_bill(problem.mix.combined(served)), **problem.mix.by_part([with_bill(one) for one in served])}
+    return {
+        **with_bill(problem.mix.combined(served)),
+        **problem.mix.by_part(list(map(with_bill, served))),
+    }
 
 
 def missed_limits(problem: Problem, metrics: Mapping[str, float]) -> dict[str, float]:

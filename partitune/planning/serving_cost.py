@@ -25,9 +25,5 @@ class Tariff:
         if output_throughput_tok_s <= 0:
             return {}
         gpu_hours = gpus * _MILLION / output_throughput_tok_s / 3600
-        found = {}
-        if self.gpu_hour_usd is not None:
-            found[COST] = gpu_hours * self.gpu_hour_usd
-        if self.gpu_power_w is not None:
-            found[ENERGY] = gpu_hours * self.gpu_power_w / 1000
-        return found
+        cost = {} if self.gpu_hour_usd is None else {COST: gpu_hours * self.gpu_hour_usd}
+        return cost if self.gpu_power_w is None else {**cost, ENERGY: gpu_hours * self.gpu_power_w / 1000}

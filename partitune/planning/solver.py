@@ -89,13 +89,13 @@ def minimise_ttft(times: Floats, chunks: int) -> Solution:
 
     A pipeline finishes the last of M equal chunks after sum(t) + (M - 1) * max(t) (a flow shop with constant times).
     The least sum under every limit on the slowest stage is a falling staircase; ranges of the limit that cannot hold
-    anything better than what was found are left out, the others are halved.
+    anything better than the best so far are left out, the others are halved.
 
     Raises:
         InfeasibleSpace: no partition is allowed.
     """
     fastest, tightest = minimise_sum(times), minimise_bottleneck(times)
-    best = min(fastest, tightest, key=lambda found: _ttft_s(found, chunks))
+    best = min(fastest, tightest, key=lambda solution: _ttft_s(solution, chunks))
     # Open ranges of the slowest stage, and the least sum of any partition inside.
     ranges = [(tightest.bottleneck_s, fastest.bottleneck_s, fastest.total_s)]
     while ranges:
@@ -104,9 +104,9 @@ def minimise_ttft(times: Floats, chunks: int) -> Solution:
             continue
         middle = (low + high) / 2
         capped = np.where(times <= middle, times, np.inf)
-        found = _solution(times, _least_sum(capped))
-        best = min(best, found, key=lambda one: _ttft_s(one, chunks))
-        ranges += [(middle, high, least_s), (low, found.bottleneck_s, found.total_s)]
+        below = _solution(times, _least_sum(capped))
+        best = min(best, below, key=lambda solution: _ttft_s(solution, chunks))
+        ranges += [(middle, high, least_s), (low, below.bottleneck_s, below.total_s)]
     return best
 
 
@@ -170,8 +170,8 @@ def _front(times: Floats, capacity: Floats) -> Iterator[Solution]:
         allowed = np.where(held > wanted, allowed, np.inf)
 
 
-def _ttft_s(found: Solution, chunks: int) -> float:
-    return found.total_s + (chunks - 1) * found.bottleneck_s
+def _ttft_s(solution: Solution, chunks: int) -> float:
+    return solution.total_s + (chunks - 1) * solution.bottleneck_s
 
 
 def _solution(times: Floats, partition: Partition, capacity: Floats | None = None) -> Solution:

@@ -77,8 +77,8 @@ def fastest_first(
 
     Of equals the one less changed from `start` comes first. Of a range, and of very many settings, some are looked at.
     """
-    taken = [one for one in _settings(knobs, start) if not problem.engine.check(problem.start(one))]
-    return sorted(taken, key=lambda one: -predicted_output_tok_s(problem, problem.default_partition, one))
+    taken = [setting for setting in _settings(knobs, start) if not problem.engine.check(problem.start(setting))]
+    return sorted(taken, key=lambda setting: -predicted_output_tok_s(problem, problem.default_partition, setting))
 
 
 def _settings(
@@ -90,13 +90,13 @@ def _settings(
     for name in names:
         first = (start[name],) if knob_allows(knobs[name], start[name]) else ()
         values.append(list(dict.fromkeys((*first, *_some_of(knobs[name])))))
-    every = math.prod(len(one) for one in values)
+    every = math.prod(map(len, values))
     draw = random.Random(0)  # noqa: S311 - a sample, not a secret
     for number in range(every) if every <= _COMPARED else (0, *draw.sample(range(1, every), _COMPARED - 1)):
         setting, left = dict(start), number
-        for name, one in zip(names, values, strict=True):
-            left, place = divmod(left, len(one))
-            setting[name] = one[place]
+        for name, choices in zip(names, values, strict=True):
+            left, place = divmod(left, len(choices))
+            setting[name] = choices[place]
         yield setting
 
 

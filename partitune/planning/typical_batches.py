@@ -26,13 +26,13 @@ def typical_batches(load: Load, flow: Flow) -> tuple[tuple[Batch, float], ...]:
     outstanding, chunk = _first_steps(load, flow)
     prefill_steps = count * prompt / chunk
     finished = max(1, round(count / prefill_steps))  # prompts that end in a step
-    found = [(Batch(prefill_tokens=chunk, prefill_pairs=chunk * (prompt + 1) / 2, sampled=finished), prefill_steps)]
+    prefill = Batch(prefill_tokens=chunk, prefill_pairs=chunk * (prompt + 1) / 2, sampled=finished)
+    if output <= 1:
+        return ((prefill, prefill_steps),)
     together = max(1, round(outstanding / cohorts(load, flow)))
-    if output > 1:
-        context = round(together * (prompt + output / 2))
-        batch = Batch(decode_tokens=together, decode_context=context, sampled=together)
-        found.append((batch, count * (output - 1) / together))
-    return tuple(found)
+    context = round(together * (prompt + output / 2))
+    decode = Batch(decode_tokens=together, decode_context=context, sampled=together)
+    return (prefill, prefill_steps), (decode, count * (output - 1) / together)
 
 
 def cohorts(load: Load, flow: Flow) -> int:

@@ -61,31 +61,31 @@ class Mix:
         total = sum(load.weight for load in self.loads)
         return tuple(load.weight / total for load in self.loads)
 
-    def combined(self, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    def combined(self, served: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """One figure a metric from those of every load, in the order of `loads`.
 
         A part that has no such figure (time per output token where every request makes one token) does not count.
         Figures that are neither good nor bad, such as the number of batches, are averaged under `worst` too.
         """
-        if len(found) == 1:
-            return dict(found[0])
-        names = dict.fromkeys(name for figures in found for name in figures)
-        return {name: self.figure(name, [figures.get(name) for figures in found]) for name in names}
+        if len(served) == 1:
+            return dict(served[0])
+        names = dict.fromkeys(name for figures in served for name in figures)
+        return {name: self.figure(name, [figures.get(name) for figures in served]) for name in names}
 
     def figure(self, name: str, figures: Sequence[float | None]) -> float:
         """The one figure of metric `name`, of which at least one load has one."""
-        had = [(value, share) for value, share in zip(figures, self.shares, strict=True) if value is not None]
+        weighted = [(value, share) for value, share in zip(figures, self.shares, strict=True) if value is not None]
         if self.over is Over.WORST and name in METRICS:
-            values = [value for value, _ in had]
+            values = [value for value, _ in weighted]
             return min(values) if METRICS[name] is Direction.MAXIMIZE else max(values)
-        return sum(value * share for value, share in had) / sum(share for _, share in had)
+        return sum(value * share for value, share in weighted) / sum(share for _, share in weighted)
 
-    def by_part(self, found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    def by_part(self, served: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """The figures of every part under `part/metric`; none where there is one load."""
-        if len(found) == 1:
+        if len(served) == 1:
             return {}
-        pairs = zip(self.loads, found, strict=True)
-        return {f"{load.name}{_OF_PART}{name}": value for load, one in pairs for name, value in one.items()}
+        pairs = zip(self.loads, served, strict=True)
+        return {f"{load.name}{_OF_PART}{name}": value for load, figures in pairs for name, value in figures.items()}
 
 
 def taken_apart(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
