@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from partitune.candidate import Candidate, Measurement, Outcome, Result, flaw_in
 from partitune.errors import BenchmarkFailed, NodeLost, OutOfMemory, Refused, RunError, Stalled, TimedOut
+from partitune.execution.ray.groups import RayGroup
 
 #: The constraint every trial carries: GiB that the tightest stage is short of, <= 0 when it fits.
 MEMORY_CONSTRAINT = "memory_gib_over"
@@ -52,6 +53,16 @@ class Repeating(Protocol):
 
     def repeated(self, repeat: int) -> Driver:
         """The same driver with the load of run `repeat`, the same for all candidates."""
+        ...
+
+
+@runtime_checkable
+class Spanning(Protocol):
+    """A driver that may need several machines at once."""
+
+    @property
+    def group(self) -> RayGroup | None:
+        """What each candidate reserves of a Ray cluster; None where it is measured on this machine."""
         ...
 
 

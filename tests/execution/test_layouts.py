@@ -15,8 +15,8 @@ from partitune.cli import main
 from partitune.engines.installed_flags import read_help
 from partitune.errors import Refused, SpecError
 from partitune.execution.command import command_for
-from partitune.execution.driver import RULES_CONSTRAINT, run
-from partitune.execution.drivers import choose_driver, group_of
+from partitune.execution.driver import RULES_CONSTRAINT, Spanning, run
+from partitune.execution.drivers import choose_driver
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.server.prepare import all_commands
 from partitune.execution.server.setup import Setup
@@ -121,7 +121,8 @@ def test_nodes_follow_the_layout_and_the_slot_is_the_cluster() -> None:
             assert ("--nnodes" in process.argv) == (count == 2)
             assert "--layout" not in process.argv
     driver = choose_driver(resolve(found), found, runner(nodes={"start": "ray"}))
-    assert group_of(driver) == RayGroup(2, 2)
+    assert isinstance(driver, Spanning)
+    assert driver.group == RayGroup(2, 2)
     with pytest.raises(Refused, match="layout tp1-pp4 is not one of this search space: only tp1-pp2"):
         setup_of(spec(parallel={"tp": 1, "pp": 2})).on_layout_of(FOUR_STAGES)
 

@@ -8,8 +8,7 @@ commands and a site's own classes run as many at once as the runner says, for wh
 from __future__ import annotations
 
 from partitune.errors import SpecError
-from partitune.execution.driver import Driver
-from partitune.execution.drivers import group_of
+from partitune.execution.driver import Driver, Spanning
 from partitune.execution.pools.pools import LocalPool, Pool, RayPool, WarmingPool
 from partitune.spec.runner import Runner
 
@@ -27,7 +26,7 @@ def choose_pool(driver: Driver, runner: Runner, wanted: str, ray_address: str | 
         SpecError: what was asked for cannot be.
     """
     slots = None if runner.workers == "auto" else runner.workers
-    if (group := group_of(driver)) is not None:
+    if isinstance(driver, Spanning) and (group := driver.group) is not None:
         if wanted == "local":
             raise SpecError(f"--pool: found local, and runner {runner.name} starts nodes of Ray; allowed: ray")
         return RayPool(driver, ray_address, slots, group=group)

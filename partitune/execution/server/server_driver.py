@@ -21,6 +21,7 @@ from partitune.engines.readout import Counters
 from partitune.errors import NodeLost, RunError, Unhealthy
 from partitune.execution.processes.ledger import state_folder
 from partitune.execution.processes.node import Node, NodeSource
+from partitune.execution.ray.groups import RayGroup
 from partitune.execution.readout.bench_results import BenchResult
 from partitune.execution.server import deployment_check
 from partitune.execution.server.load_commands import LoadCommands
@@ -53,6 +54,12 @@ class ServerDriver:
     setup: Setup
     source: NodeSource
     references: Path = field(default_factory=lambda: state_folder() / "references")
+
+    @property
+    def group(self) -> RayGroup | None:
+        """The nodes of a slot, where the runner has Ray give them."""
+        reserved, nodes = self.setup.reservation, self.setup.runner.nodes
+        return RayGroup(reserved.nodes, reserved.gpus, nodes.hosts) if nodes.start == "ray" else None
 
     def prepare(self) -> tuple[str, ...]:
         """Clean the machines and hold the engine that is installed there against the study ."""
