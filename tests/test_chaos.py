@@ -24,8 +24,9 @@ from pathlib import Path
 
 import pytest
 
+from partitune.analysis.trial import Trial
 from partitune.errors import StoreError
-from partitune.store import Store, TrialRecord
+from partitune.store import Store
 from tests.chaos_search import JOURNAL
 from tests.ray_nodes import head, processes_with
 
@@ -82,7 +83,7 @@ class Search:
     def over(self) -> bool:
         return self.process is not None and self.process.poll() is not None
 
-    def stored(self) -> list[TrialRecord]:
+    def stored(self) -> list[Trial]:
         if not self.database.exists():
             return []
         try:
@@ -133,7 +134,7 @@ def alive(pid: int) -> bool:
     return False
 
 
-def course(trials: list[TrialRecord]) -> list[tuple[int, str, str, dict[str, float]]]:
+def course(trials: list[Trial]) -> list[tuple[int, str, str, dict[str, float]]]:
     """What a study consists of, without what differs by nature: times."""
     return [
         (
@@ -146,7 +147,7 @@ def course(trials: list[TrialRecord]) -> list[tuple[int, str, str, dict[str, flo
     ]
 
 
-def undisturbed(folder: Path, arguments: tuple[str, ...]) -> list[TrialRecord]:
+def undisturbed(folder: Path, arguments: tuple[str, ...]) -> list[Trial]:
     folder.mkdir()
     (folder / "chaos.yaml").write_text(SPACE)
     command = [sys.executable, "-m", "partitune", "search", "chaos.yaml", "--pool", "local", "--quiet", *arguments]
@@ -155,7 +156,7 @@ def undisturbed(folder: Path, arguments: tuple[str, ...]) -> list[TrialRecord]:
         return store.trials("chaos")
 
 
-def measured_after_it_was_stored(search: Search, trials: list[TrialRecord]) -> list[str]:
+def measured_after_it_was_stored(search: Search, trials: list[Trial]) -> list[str]:
     stored_at = {trial.result.candidate.digest: trial.finished_at for trial in trials}
     lines = [line.split() for line in (search.folder / "journal").read_text().splitlines()]
     return [digest for digest, start in lines if datetime.fromtimestamp(float(start), UTC) > stored_at[digest]]

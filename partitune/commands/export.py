@@ -23,10 +23,10 @@ def add_export(commands: Commands) -> None:
 def _export(arguments: argparse.Namespace) -> int:
     from pathlib import Path
 
+    from partitune.analysis.summary import remarks, trial_to_export
     from partitune.export.deploy import export
     from partitune.planning.resolve import resolve
     from partitune.spec.search_space import SearchSpace
-    from partitune.store.summary import remarks, trial_to_export
 
     with reading(arguments) as store:
         study = study_name(store, arguments.study)

@@ -60,9 +60,9 @@ def _studies(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    from partitune.analysis.summary import trial_detail
     from partitune.report.output import stdout
     from partitune.report.terminal import print_summary, print_trial
-    from partitune.store.summary import trial_detail
 
     with reading(arguments) as store:
         number = arguments.trial

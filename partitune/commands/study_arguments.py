@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from partitune.errors import SpecError
 
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
+    from partitune.analysis.summary import Summary
     from partitune.store import Store
-    from partitune.store.summary import Summary
 
 DEFAULT_DATABASE = "results.db"
 
@@ -52,10 +52,10 @@ def summary_of(store: Store, study: str) -> Summary:
     """What that study found."""
     from partitune.search.study import objectives_of, rules_of
     from partitune.spec.search_space import SearchSpace
-    from partitune.store.summary import summarise
+    from partitune.store.conclusions import stored_summary
 
     spec = SearchSpace.from_mapping(store.study(study).spec, source=f"{store.label}: study {study}")
-    return summarise(store, study, objectives_of(spec), rules_of(spec))
+    return stored_summary(store, study, objectives_of(spec), rules_of(spec))
 
 
 def explained_summary_of(store: Store, study: str) -> Summary:

@@ -16,6 +16,8 @@ from partitune.analysis.figures import figure, knobs_text
 from partitune.analysis.judgement import Judgement
 from partitune.analysis.layouts_tried import layouts_tried
 from partitune.analysis.significance import CONFIDENCE
+from partitune.analysis.summary import Summary, set_aside_text
+from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result, StageReport
 from partitune.costs.cost_model import StageSeconds
 from partitune.partition import format_partition
@@ -23,8 +25,7 @@ from partitune.planning.workload_mix import taken_apart
 from partitune.report.output import Output, table
 from partitune.spec.catalog import Entry
 from partitune.spec.objectives import METRICS, NEEDS
-from partitune.store import StudyRecord, TrialRecord
-from partitune.store.summary import Summary, set_aside_text
+from partitune.store import StudyRecord
 
 _GIB = 1 << 30
 #: Columns of the stage tables.
@@ -136,7 +137,7 @@ def _figures_table(title: str, whole: Mapping[str, float], parts: Mapping[str, M
     return grid
 
 
-def trials_table(title: str, trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> Table:
+def trials_table(title: str, trials: Sequence[Trial], objectives: Sequence[Objective]) -> Table:
     """Trials with their objectives and, where one did not end ok, outcome and reason."""
     names = [objective.metric for objective in objectives]
     ended = () if all(trial.result.outcome is Outcome.OK for trial in trials) else ("outcome", "reason")
@@ -176,7 +177,7 @@ def print_pareto(console: Output, summary: Summary) -> None:
         console.draw(trials_table("not on it, because they did not end ok", others, summary.objectives))
 
 
-def print_trial(console: Output, trial: TrialRecord, set_aside: bool) -> None:
+def print_trial(console: Output, trial: Trial, set_aside: bool) -> None:
     """One trial with its stages."""
     if set_aside:
         console.print("set aside: measured under an earlier spec of the study")
@@ -278,7 +279,7 @@ def _basis(summary: Summary) -> str:
     return "simulated" if all(one.simulated for one in measured) else "measured"
 
 
-def _line(trial: TrialRecord, objectives: Sequence[Objective], final: Judgement | None = None) -> str:
+def _line(trial: Trial, objectives: Sequence[Objective], final: Judgement | None = None) -> str:
     """Its figures: those of its fresh runs beside the default's where there are any."""
     result: Result = trial.result
     means = {} if final is None else {metric: final.means(metric) for metric in final.gains}

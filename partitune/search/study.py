@@ -18,6 +18,7 @@ from functools import partial
 
 from partitune.analysis.figures import figure
 from partitune.analysis.final import Rules, Run, measured_value, most_runs
+from partitune.analysis.summary import final_of
 from partitune.candidate import Objective, Result
 from partitune.engines.speculation import speculation_note
 from partitune.errors import SpecError, StoreError
@@ -39,7 +40,6 @@ from partitune.spec.catalog import NAME, SUFFIXES
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from partitune.store import SpecChanged, Store, StudyState, check_study_name
-from partitune.store.summary import final_of
 from partitune.store.trial_log import TrialLog
 
 #: Keys of a search space that say how long to look, not what a trial means.

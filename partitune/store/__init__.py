@@ -2,7 +2,7 @@
 
 from partitune.store.beside_trials import RepeatRecord, ScreenedRecord
 from partitune.store.migrations import OlderSchema
-from partitune.store.records import StudyRecord, StudyState, TrialRecord
+from partitune.store.records import StudyRecord, StudyState
 from partitune.store.store import Resumed, SpecChanged, Store, check_study_name
 
 __all__ = [
@@ -14,6 +14,5 @@ __all__ = [
     "Store",
     "StudyRecord",
     "StudyState",
-    "TrialRecord",
     "check_study_name",
 ]

@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from partitune.analysis.trial import Trial
 from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport, flaw_in
 from partitune.errors import StoreError
 from partitune.store.cells import Cells, to_json, to_partition
@@ -57,25 +58,6 @@ class StudyRecord:
     runner: str
     random_seed: int
     revision: int  # of the spec; trials of another one are set aside
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRecord:
-    """One stored trial. Times are UTC; `started_at` is `finished_at` less the result's duration."""
-
-    study: str
-    number: int
-    revision: int  # of the study's spec that it was measured under
-    origin: str
-    plan_digest: str
-    started_at: datetime
-    finished_at: datetime
-    result: Result
-
-    @property
-    def is_default(self) -> bool:
-        """True for the engine's own split with its own flags."""
-        return self.origin.startswith("default:")
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
@@ -179,17 +161,17 @@ def printable(reason: str) -> str:
     return reason.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
-def trial_record(row: Row[Any], stages: Sequence[Row[Any]], study: str, database: str) -> TrialRecord:
+def trial_of(row: Row[Any], stages: Sequence[Row[Any]], study: str, database: str) -> Trial:
     """The trial of a row of `TrialRow` and the rows of `StageRow` it has. Raises StoreError for a damaged cell."""
     cells = Cells(database, TrialRow.__tablename__, f"trial {row.number} of study {study}")
     reports = tuple(_sound_stage(stage) or _stage(stage, row.number, study, database) for stage in stages)
-    return TrialRecord(
+    cells.text("plan_digest", row.plan_digest)
+    cells.time("started_at", row.started_at)
+    return Trial(
         study=study,
         number=cells.integer("number", row.number),
         revision=cells.integer("revision", row.revision),
         origin=cells.text("origin", row.origin),
-        plan_digest=cells.text("plan_digest", row.plan_digest),
-        started_at=cells.time("started_at", row.started_at),
         finished_at=cells.time("finished_at", row.finished_at),
         result=result_of(row, cells, reports),
     )

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from partitune.analysis.pareto import best_by
+from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome
 from partitune.partition import format_partition
-from partitune.store import Store, StudyState, TrialRecord
+from partitune.store import Store, StudyState
 
 #: Trials that the rate is taken from.
 RECENT = 50
@@ -32,7 +33,7 @@ class StudyStatus:
     budget_trials: int
     per_minute: float | None  # None: too few trials to say
     objective: Objective
-    best: TrialRecord | None
+    best: Trial | None
     screened: int = 0  # candidates simulated before a launch
     final_runs: int = 0  # trials run again, after the last of them
 
@@ -116,7 +117,7 @@ def look(store: Store, study: str, objectives: Sequence[Objective], budget_trial
     )
 
 
-def _per_minute(recent: Sequence[TrialRecord], now: datetime) -> float | None:
+def _per_minute(recent: Sequence[Trial], now: datetime) -> float | None:
     if len(recent) < 2:
         return None
     span_s = max((now - recent[0].finished_at).total_seconds(), 1e-3)

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Row, Table, bindparam, delete, func, inser
 from sqlalchemy.orm import Session
 
 from partitune import __version__
+from partitune.analysis.trial import Trial
 from partitune.candidate import Outcome, Result, flaw_in
 from partitune.errors import StoreError
 from partitune.store.beside_trials import BesideTrials
@@ -25,13 +26,12 @@ from partitune.store.cells import Cells, to_json
 from partitune.store.records import (
     StudyRecord,
     StudyState,
-    TrialRecord,
     flaw_of,
     printable,
     spec_digest,
     study_record,
     to_rows,
-    trial_record,
+    trial_of,
 )
 from partitune.store.schema import RepeatRow, RevisionRow, ScreenedRow, StageRow, StudyRow, TrialRow
 from partitune.store.spec_changes import changes, meaning, top_level_key
@@ -229,7 +229,7 @@ class Store(BesideTrials):
                     "and stored trials never change"
                 )
 
-    def trials(self, study: str, *, stages: bool = True) -> list[TrialRecord]:
+    def trials(self, study: str, *, stages: bool = True) -> list[Trial]:
         """Finished trials of a study under the spec it has now, by number. Without `stages`, in a third of the time."""
         with self._reading() as session:
             return self._load(session, study, *self._current(self._row(session, study)), stages=stages)
@@ -248,7 +248,7 @@ class Store(BesideTrials):
             last = session.scalar(select(func.max(TrialRow.number)).where(of_study))
             return 0 if last is None else self._number(study, last) + 1
 
-    def trial(self, study: str, number: int) -> TrialRecord:
+    def trial(self, study: str, number: int) -> Trial:
         """One trial by number, of any revision of the spec."""
         with self._reading() as session:
             found = self._load(
@@ -258,16 +258,14 @@ class Store(BesideTrials):
             raise StoreError(f"{self.label}: study {study} has no trial {number}")
         return found[0]
 
-    def _load(
-        self, session: Session, study: str, *which: ColumnElement[bool], stages: bool = True
-    ) -> list[TrialRecord]:
+    def _load(self, session: Session, study: str, *which: ColumnElement[bool], stages: bool = True) -> list[Trial]:
         # Plain rows: mapped objects of ten thousand trials with their stages cost seconds and are thrown away at once.
         found: dict[int, list[Row[Any]]] = {}
         wanted = select(*StageRow.__table__.c).join(TrialRow, StageRow.trial_id == TrialRow.id).where(*which)
         for stage in session.execute(wanted.order_by(StageRow.trial_id, StageRow.stage)) if stages else ():
             found.setdefault(stage[0], []).append(stage)
         rows = session.execute(select(*TrialRow.__table__.c).where(*which).order_by(TrialRow.number))
-        return [trial_record(row, found.get(row.id, ()), study, self.label) for row in rows]
+        return [trial_of(row, found.get(row.id, ()), study, self.label) for row in rows]
 
     def counts(self, study: str) -> dict[Outcome, int]:
         """Trials under the spec the study has now, by outcome, every outcome named."""
@@ -305,7 +303,7 @@ def _refusal(label: str, study: str, changed: Sequence[str], free: str) -> str:
     )
 
 
-def _same(stored: TrialRecord, result: Result, origin: str) -> bool:
+def _same(stored: Trial, result: Result, origin: str) -> bool:
     return stored.result == replace(result, reason=printable(result.reason)) and stored.origin == origin
 
 

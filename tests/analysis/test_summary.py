@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from partitune.analysis.summary import Summary, remarks, trial_to_export
 from partitune.candidate import Candidate, Objective, Outcome, Result
 from partitune.errors import SpecError
 from partitune.store import Store
-from partitune.store.summary import Summary, remarks, summarise, trial_to_export
+from partitune.store.conclusions import stored_summary
 from tests.scripted import measurement
 
 OBJECTIVES = (Objective("output_throughput_tok_s", "maximize"),)
@@ -22,7 +23,7 @@ def summary(folder: Path, *found: tuple[str, Result]) -> Summary:
         store.create_study("s", {}, engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=0)
         for number, (origin, result) in enumerate(found):
             store.record("s", number, result, origin)
-        return summarise(store, "s", OBJECTIVES)
+        return stored_summary(store, "s", OBJECTIVES)
 
 
 def ok(layers: int, throughput: float) -> Result:

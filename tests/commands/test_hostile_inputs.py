@@ -35,8 +35,8 @@ from partitune.simulation.workload import read_trace
 from partitune.spec.overrides import parse_settings, with_settings
 from partitune.spec.search_space import SearchSpace, load_search_space
 from partitune.store import Store
+from partitune.store.conclusions import stored_summary
 from partitune.store.status import look
-from partitune.store.summary import summarise
 from tests.store_examples import filled, ok
 
 ROOT = Path(__file__).parent.parent.parent
@@ -211,7 +211,7 @@ def test_cells_of_a_database(folder: Path, database: Path, place: tuple[str, str
         for study in store.studies():
             store.trials(study.name)
             store.set_aside(study.name), store.next_number(study.name), store.repeats(study.name)
-            summary = summarise(store, study.name, OBJECTIVES)
+            summary = stored_summary(store, study.name, OBJECTIVES)
             summary.to_csv(), summary.pareto_json(), summary.to_json(), summary.volume()
             look(store, study.name, OBJECTIVES, 10).to_text()
 
@@ -226,4 +226,4 @@ def test_bytes_of_a_database(folder: Path, database: Path, at: int, garbage: byt
     broken.write_bytes(content if at % 3 else content[:at])
     with suppress(PartituneError), Store.open(broken, read_only=True) as store:
         for study in store.studies():
-            summarise(store, study.name, OBJECTIVES)
+            stored_summary(store, study.name, OBJECTIVES)

@@ -1,14 +1,15 @@
 """What a study found, as plain values: the same for the terminal, for `--json` and for the export.
 
-Decision: one function reads the stored trials and answers everything (counts, the default, the best, the front, the
-verdict), so that no two commands can disagree on which trial wins.
+Decision: one function takes the finished trials and answers everything (counts, the default, the best, the front, the
+verdict), so that no two commands can disagree on which trial wins. It takes them as values: where they are kept is
+nothing to it.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,15 +23,15 @@ from partitune.analysis.comparison import (
     nearest_miss,
 )
 from partitune.analysis.fidelity import Fidelity, fidelity
-from partitune.analysis.final import NO_FINAL, Final, Rules, line_up, measured_value
+from partitune.analysis.final import NO_FINAL, Final, Rules, Run, line_up, measured_value
 from partitune.analysis.hypervolume import hypervolume, reference_point
 from partitune.analysis.judgement import Judgement, judge
 from partitune.analysis.limits import Distance, PartDistances
 from partitune.analysis.pareto import front, knee
+from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
 from partitune.errors import SpecError
 from partitune.partition import format_partition
-from partitune.store import Store, TrialRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,12 @@ class Summary:
     study: str
     database: str
     objectives: tuple[Objective, ...]
-    trials: tuple[TrialRecord, ...]  # those named below with their stages, the others without
-    default: TrialRecord | None  # the engine's own split with its own flags, whatever became of it
-    best: TrialRecord | None  # the trial to deploy; the default where nothing beats it
+    trials: tuple[Trial, ...]  # those named below with their stages, the others without
+    default: Trial | None  # the engine's own split with its own flags, whatever became of it
+    best: Trial | None  # the trial to deploy; the default where nothing beats it
     why: str
     comparison: Comparison | None  # of the best with the default
-    pareto: tuple[TrialRecord, ...]
+    pareto: tuple[Trial, ...]
     set_aside: tuple[int, ...]  # numbers of trials measured under an earlier spec: they do not compete
     zone: float = INDIFFERENCE_ZONE
     final: Judgement | None = None  # None: there was none, and none is due
@@ -65,7 +66,7 @@ class Summary:
         return NO_DIFFERENCE if self.best_is_default else ""
 
     @property
-    def nearest_miss(self) -> TrialRecord | None:
+    def nearest_miss(self) -> Trial | None:
         """Where no trial kept the limits: the one that missed them by the least."""
         results = [trial.result for trial in self.trials]
         index = None if any(one.outcome is Outcome.OK for one in results) else nearest_miss(results)
@@ -83,7 +84,7 @@ class Summary:
         found = [trial.result.outcome for trial in self.trials]
         return {outcome.value: found.count(outcome) for outcome in Outcome}
 
-    def knee(self) -> TrialRecord | None:
+    def knee(self) -> Trial | None:
         """The trial of the front nearest to the best of all objectives at once; None without a front."""
         index = knee([trial.result for trial in self.trials], self.objectives)
         return None if index is None else self.trials[index]
@@ -94,7 +95,7 @@ class Summary:
         reference = reference_point(results, self.objectives)
         return None if reference is None else hypervolume(results, self.objectives, reference)
 
-    def trial(self, number: int) -> TrialRecord:
+    def trial(self, number: int) -> Trial:
         """One trial by number. Raises SpecError."""
         for trial in self.trials:
             if trial.number == number:
@@ -159,21 +160,43 @@ class Summary:
         }
 
 
-def summarise(store: Store, study: str, objectives: Sequence[Objective], rules: Rules = NO_FINAL) -> Summary:
-    """Read a study and draw its conclusions; where a final was run, it alone decides."""
-    trials = store.trials(study, stages=False)
+def summarise(
+    study: str,
+    database: str,
+    trials: Sequence[Trial],
+    objectives: Sequence[Objective],
+    rules: Rules = NO_FINAL,
+    *,
+    runs: Mapping[Run, Result] | None = None,
+    screened: Sequence[Result] = (),
+    set_aside: Sequence[int] = (),
+    with_stages: Callable[[Trial], Trial] = lambda trial: trial,
+) -> Summary:
+    """Draw the conclusions of a study; where a final was run, it alone decides.
+
+    Args:
+        study: its name.
+        database: where it is kept, as a person reads it.
+        trials: finished under the spec that it has now, by number; their stages may be missing.
+        objectives: the first one names the winner.
+        rules: how the study ends in a claim.
+        runs: of the final, so far.
+        screened: what the simulator said of candidates before a launch.
+        set_aside: numbers of the trials of an earlier spec.
+        with_stages: the same trial with its stages; asked for the few that the summary names.
+    """
+    trials = list(trials)
     results = [trial.result for trial in trials]
     default = next((i for i, trial in enumerate(trials) if trial.is_default), None)
     choice = choose(results, objectives, default, rules.zone)
-    played = final_of(trials, objectives[0], rules)
-    runs = {} if played is None else {one.run: one.result for one in store.repeats(study)}
-    final = None if played is None else judge(played, runs, objectives, rules.zone)
+    lined_up = final_of(trials, objectives[0], rules)
+    final = None if lined_up is None else judge(lined_up, runs or {}, objectives, rules.zone)
     if final is not None and final.over:
         place = {trial.number: index for index, trial in enumerate(trials)}
         choice = None if final.chosen is None else Choice(place[final.chosen], final.why)
     on_front = front(results, objectives)
     for index in {*on_front, *([] if default is None else [default]), *([] if choice is None else [choice.index])}:
-        trials[index] = store.trial(study, trials[index].number)
+        trials[index] = with_stages(trials[index])
     best = None if choice is None else trials[choice.index]
     base = None if default is None else trials[default]
     if final is not None and final.comparison is not None:
@@ -185,7 +208,7 @@ def summarise(store: Store, study: str, objectives: Sequence[Objective], rules: 
     why = "no trial can be deployed: every one failed or missed a limit" if choice is None else choice.why
     return Summary(
         study=study,
-        database=store.label,
+        database=database,
         objectives=tuple(objectives),
         trials=tuple(trials),
         default=base,
@@ -193,25 +216,25 @@ def summarise(store: Store, study: str, objectives: Sequence[Objective], rules: 
         why=final.why if final is not None and final.over else why,
         comparison=comparison,
         pareto=tuple(trials[index] for index in on_front),
-        set_aside=store.set_aside(study),
+        set_aside=tuple(set_aside),
         zone=rules.zone,
         final=final,
-        fidelity=_fidelity(store, study, results, objectives[0]),
+        fidelity=_fidelity(screened, results, objectives[0]),
     )
 
 
-def final_of(trials: Sequence[TrialRecord], objective: Objective, rules: Rules) -> Final | None:
+def final_of(trials: Sequence[Trial], objective: Objective, rules: Rules) -> Final | None:
     """The final of a study with these trials; None where there is nothing to find out."""
     default = next((trial.number for trial in trials if trial.is_default), None)
     return line_up({trial.number: trial.result for trial in trials}, objective, default, rules)
 
 
-def _fidelity(store: Store, study: str, results: Sequence[Result], objective: Objective) -> Fidelity | None:
+def _fidelity(screened: Sequence[Result], results: Sequence[Result], objective: Objective) -> Fidelity | None:
     """How the simulator fared with the launched candidates."""
-    screened = {one.result.candidate.digest: one.result for one in store.screened(study)}
+    by_candidate = {result.candidate.digest: result for result in screened}
     pairs = []
     for result in results:
-        measured, simulated = measured_value(result, objective), screened.get(result.candidate.digest)
+        measured, simulated = measured_value(result, objective), by_candidate.get(result.candidate.digest)
         predicted = (
             None if simulated is None or simulated.outcome is not Outcome.OK else simulated.metric(objective.metric)
         )
@@ -220,7 +243,7 @@ def _fidelity(store: Store, study: str, results: Sequence[Result], objective: Ob
     return fidelity(pairs) if screened else None
 
 
-def trial_json(trial: TrialRecord) -> dict[str, Any]:
+def trial_json(trial: Trial) -> dict[str, Any]:
     """One candidate as the JSON contract has it."""
     result = trial.result
     measured = result.measurement
@@ -235,7 +258,7 @@ def trial_json(trial: TrialRecord) -> dict[str, Any]:
     }
 
 
-def trial_detail(trial: TrialRecord, set_aside: bool) -> dict[str, Any]:
+def trial_detail(trial: Trial, set_aside: bool) -> dict[str, Any]:
     """One trial with its stages, for `show --trial --json`."""
     measured = trial.result.measurement
     return {
@@ -245,7 +268,7 @@ def trial_detail(trial: TrialRecord, set_aside: bool) -> dict[str, Any]:
     }
 
 
-def trial_to_export(summary: Summary, number: int | None) -> TrialRecord:
+def trial_to_export(summary: Summary, number: int | None) -> Trial:
     """The trial to deploy: the one asked for, else the best.
 
     Raises:
@@ -263,7 +286,7 @@ def trial_to_export(summary: Summary, number: int | None) -> TrialRecord:
     return trial
 
 
-def remarks(summary: Summary, trial: TrialRecord) -> tuple[str, ...]:
+def remarks(summary: Summary, trial: Trial) -> tuple[str, ...]:
     """What a person who deploys `trial` must know: where it comes from and what its figures rest on."""
     measured = trial.result.measurement
     basis = "simulated, not measured" if measured is not None and measured.simulated else "measured"
