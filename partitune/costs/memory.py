@@ -21,7 +21,6 @@ import numpy as np
 
 from partitune.costs.blocks import rank_bytes
 from partitune.costs.cost_model import Floats
-from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.hardware.placement import Placement
@@ -58,7 +57,7 @@ class MemorySettings:
     max_num_seqs: int
     gpu_memory_utilization: float = 0.92  # vLLM's default since 0.19 (config/cache.py)
     static_share: bool = False  # SGLang: the utilisation is of what is free at start, and holds weights and KV only
-    cuda_graphs: bool = True
+    graph_sizes: int = 0  # batch sizes for which CUDA graphs are captured
     drafter: bool = False  # the checkpoint's MTP module is loaded: on the last stage
     drafter_embedding: bool = False  # the drafter there reads the target's embedding
     vision: bool = True  # the vision tower, where the checkpoint has one, is loaded: on the first stage
@@ -182,7 +181,7 @@ class MemoryModel:
             receive_bytes=handoff + self._bank(stop),
             logits_bytes=self._logits(stage),
             vision_bytes=self._vision(stage),
-            graph_bytes=self._graphs(stage, stop - first),
+            graph_bytes=self._graphs(stop - first),
             runtime_bytes=self._runtime(),
             load_copy_bytes=max(self._layer_bytes[first:stop], default=0.0),
             in_flight_bytes=handoff,
@@ -219,7 +218,7 @@ class MemoryModel:
             handoff = handoffs * (self._token_bytes if stage else 0)
             held = weights + self._edge_weights(stage) + self._runtime()
             budget, room = self._budget(stage), gpu.memory_bytes - reserved
-            batch = transient + handoff + banks + self._graphs(stage, 1) * held_layers
+            batch = transient + handoff + banks + self._graphs(1) * held_layers
             if self.settings.static_share:
                 kv, beside, spare = budget - held, batch + handoff, room - budget
             else:
@@ -282,10 +281,8 @@ class MemoryModel:
         block = self.architecture.residual_block
         return 0.0 if block is None else -(-stop // block) * self._token_bytes
 
-    def _graphs(self, stage: int, layers: int) -> float:
-        if not self.settings.cuda_graphs:
-            return 0.0
-        return layers * captured_sizes(self.settings, self.placement.gpus[stage].generation) * _GRAPH_BYTES_PER_LAYER
+    def _graphs(self, layers: int) -> float:
+        return layers * self.settings.graph_sizes * _GRAPH_BYTES_PER_LAYER
 
     def _runtime(self) -> float:
         layout = self.placement.layout
@@ -300,17 +297,6 @@ def stage_memory(
 ) -> StageMemory:
     """Memory of one stage; for many of them build one `MemoryModel`."""
     return MemoryModel(architecture, placement, settings).stage(stage, first, stop)
-
-
-def captured_sizes(settings: MemorySettings, generation: Generation) -> int:
-    """How many batch sizes vLLM captures in CUDA graphs by default (0.32 `config/vllm.py` _set_cudagraph_sizes).
-
-    1, 2, 4, then every 8 below 256 and every 16 up to min(2 * max_num_seqs, 512, max_num_batched_tokens); data-centre
-    Blackwell goes to 1024.
-    """
-    ceiling = 1024 if generation.value.data_centre_blackwell else 512
-    largest = min(2 * settings.max_num_seqs, ceiling, settings.max_num_batched_tokens)
-    return sum(size <= largest for size in (1, 2, 4, *range(8, 256, 8), *range(256, ceiling + 1, 16)))
 
 
 def _largest_of_spans(per_layer: list[float]) -> Floats:

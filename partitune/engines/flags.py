@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from partitune.candidate import Knob
-from partitune.errors import did_you_mean
+from partitune.errors import SpecError, did_you_mean
 
 
 class Kind(StrEnum):
@@ -90,6 +90,20 @@ def whole_number(values: Mapping[str, Knob], name: str, otherwise: int) -> int:
     """A flag's value where it is a whole number, and `otherwise` where it is unset or of another type."""
     value = values.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+def whole_numbers(values: Mapping[str, Knob], name: str) -> tuple[int, ...]:
+    """A flag that takes a list, written `[1, 2]` or `1 2`; empty where it is unset.
+
+    Raises:
+        SpecError: not a list of whole numbers of 1 or more.
+    """
+    if not (value := values.get(name)):
+        return ()
+    listed = str(value).strip("[] ").replace(",", " ").split()
+    if not listed or not all(size.isdecimal() and int(size) for size in listed):
+        raise SpecError(f"{name}: {value!r} is not a list of whole numbers of 1 or more")
+    return tuple(map(int, listed))
 
 
 def unknown_flag(name: str, known: Mapping[str, Flag], engine: str) -> str:

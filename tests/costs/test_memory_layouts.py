@@ -17,7 +17,7 @@ from partitune.hardware.placement import place
 from partitune.models.architecture import Architecture
 from partitune.models.reader import load_architecture
 
-SMALL = MemorySettings(max_num_batched_tokens=2048, max_num_seqs=64)
+SMALL = MemorySettings(max_num_batched_tokens=2048, max_num_seqs=64, graph_sizes=19)
 V3 = load_architecture("deepseek-v3")
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment, flag_knobs
 from partitune.engines.flags import whole_number
-from partitune.engines.sglang.parallel_rules import attention_replicas
+from partitune.engines.sglang.cuda_graphs import largest_batch
+from partitune.engines.sglang.parallel_rules import attention_replicas, engine_ranks
 
 _MIB = 1 << 20
 #: Requests that run at once when no flag says so: the least that the engine derives from its KV pool, unless that is
@@ -20,10 +21,10 @@ def default_knobs(deployment: Deployment) -> dict[str, Knob]:
     """Chunk size by GPU memory, static memory by chunk and parallel size, and the fixed defaults."""
     memory_mib = deployment.gpu.memory_bytes / _MIB
     chunk = whole_number(deployment.knobs, "chunked_prefill_size", _chunk_default(memory_mib))
-    world = deployment.tp * deployment.layout.pcp * attention_replicas(deployment.layout, deployment.architecture)
+    world = engine_ranks(deployment.layout, deployment.architecture)
     working = chunk if chunk > 0 else whole_number(deployment.knobs, "max_prefill_tokens", 16384)
     reserved = 512 + 1.5 * max(working, 2048) + world * deployment.stages / 8 * 1024
-    reserved += 2 * _graph_batch(memory_mib, world)
+    reserved += 2 * largest_batch(deployment)
     if memory_mib > 60 * 1024:
         reserved = max(reserved, 10 * 1024)
     return {
@@ -57,9 +58,3 @@ def effective_knobs(deployment: Deployment) -> dict[str, Knob]:
 
 def _chunk_default(memory_mib: float) -> int:
     return next((chunk for below, chunk in ((20, 2048), (60, 4096), (160, 8192)) if memory_mib < below * 1024), 16384)
-
-
-def _graph_batch(memory_mib: float, tp: int) -> int:
-    """Largest decode batch that is captured; costs 2 MiB each."""
-    steps = ((20, 8, 8), (35, 48, 160), (60, 32, 160), (160, 256, 512))
-    return next((few if tp < 4 else many for below, few, many in steps if memory_mib < below * 1024), 512)

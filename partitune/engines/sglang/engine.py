@@ -23,6 +23,7 @@ from partitune.engines.memory import KvPlan
 from partitune.engines.recordings import Agreement
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
+from partitune.engines.sglang.cuda_graphs import capture_sizes
 from partitune.engines.sglang.defaults import FEWEST_ROWS, default_knobs, effective_knobs
 from partitune.engines.sglang.kv_planning import kv_blocks, plan_kv
 from partitune.engines.sglang.launch import SglangLaunch
@@ -130,7 +131,7 @@ class Sglang:
             max_num_batched_tokens=flow.step_tokens,
             max_num_seqs=flow.cohort_requests,
             gpu_memory_utilization=float(knobs["mem_fraction_static"]),
-            cuda_graphs=not knobs.get("disable_cuda_graph", False),
+            graph_sizes=len(capture_sizes(deployment, flow.max_requests)),
             static_share=True,
             copies=edge_copies(deployment.architecture),
         )

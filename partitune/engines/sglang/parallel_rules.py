@@ -31,6 +31,11 @@ def attention_replicas(layout: Layout, architecture: Architecture) -> int:
     return layout.dp if has_experts(architecture) else 1
 
 
+def engine_ranks(layout: Layout, architecture: Architecture) -> int:
+    """All ranks of a stage that one engine starts, which SGLang calls its `tp_size`."""
+    return layout.tp * layout.pcp * attention_replicas(layout, architecture)
+
+
 def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
     """`layout` with the exchange that SGLang picks: gathered over data ranks, or routed by an all-to-all back end."""
     if not has_experts(architecture):
@@ -43,7 +48,7 @@ def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
 def layout_flags(layout: Layout, architecture: Architecture) -> dict[str, Knob]:
     """The layout as flags; sizes of 1 and defaults are left out, except the two that name a pipeline."""
     inside = attention_replicas(layout, architecture)
-    flags: dict[str, Knob] = {"pp_size": layout.pp, "tp_size": layout.tp * layout.pcp * inside}
+    flags: dict[str, Knob] = {"pp_size": layout.pp, "tp_size": engine_ranks(layout, architecture)}
     if layout.dp > 1:
         flags["attn_dp_size" if inside > 1 else "dp_size"] = layout.dp
     if layout.pcp > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partitune.candidate import Knob
-from partitune.errors import SpecError
+from partitune.engines.flags import whole_numbers
 from partitune.hardware.gpus import Gpu
 
 #: Largest size captured by default; data-centre Blackwell (compute capability 10) captures more.
@@ -30,11 +30,8 @@ def capture_sizes(knobs: Mapping[str, Knob], gpu: Gpu) -> tuple[int, ...]:
     seqs, tokens = int(knobs["max_num_seqs"]), int(knobs["max_num_batched_tokens"])
     if knobs.get("enforce_eager"):
         return ()
-    if given := knobs.get("cudagraph_capture_sizes"):
-        listed = str(given).strip("[] ").replace(",", " ").split()
-        if not listed or not all(size.isdecimal() and int(size) for size in listed):
-            raise SpecError(f"cudagraph_capture_sizes: {given!r} is not a list of whole numbers of 1 or more")
-        return tuple(sorted({int(size) for size in listed if int(size) <= tokens}))
+    if given := whole_numbers(knobs, "cudagraph_capture_sizes"):
+        return tuple(sorted({size for size in given if size <= tokens}))
     limit = knobs.get("max_cudagraph_capture_size")
     default = _LARGEST_BLACKWELL if gpu.generation.value.data_centre_blackwell else _LARGEST
     largest = min(2 * seqs, default) if limit is None else int(limit)

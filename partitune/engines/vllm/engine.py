@@ -21,6 +21,7 @@ from partitune.engines.recordings import Agreement
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
 from partitune.engines.versions import Version, parse_version
+from partitune.engines.vllm.cuda_graphs import capture_sizes
 from partitune.engines.vllm.defaults import default_knobs, effective_knobs
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, plan_kv, window_blocks
@@ -119,7 +120,7 @@ class Vllm:
             max_num_batched_tokens=int(knobs["max_num_batched_tokens"]),
             max_num_seqs=int(knobs["max_num_seqs"]),
             gpu_memory_utilization=float(knobs["gpu_memory_utilization"]),
-            cuda_graphs=not knobs.get("enforce_eager", False),
+            graph_sizes=len(capture_sizes(knobs, deployment.gpu)),
             drafter=draft_method(knobs) == "mtp",
             drafter_embedding=deployment.stages > 1 and draft_method(knobs) in _DRAFTS_FROM_EMBEDDING,
             vision=not knobs.get("language_model_only", False),
