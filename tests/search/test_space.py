@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partitune.candidate import LAYOUT, Candidate
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -161,3 +162,24 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.
     problem = resolve(load_search_space("spaces/mine.yaml"))
     assert [one.prompt_tokens for one in problem.load.requests] == [64, 64, 64]
     assert problem.load.concurrency is None
+
+
+def test_where_layouts_vary_every_candidate_names_its_own_and_comes_back_from_the_parameters() -> None:
+    layouts = [{"tp": 1, "pp": 4}, {"tp": 2, "pp": 2}]
+    varied = space(parallel={"tp": 1, "pp": 4, "layouts": layouts})
+    stages = {"tp1-pp4": 4, "tp2-pp2": 2}
+    first = list(varied.first_proposals())
+    assert {proposal.candidate.layout for proposal in first} == set(stages)
+    for proposal in first:
+        candidate = proposal.candidate
+        assert candidate.layout is not None
+        assert len(candidate.partition) == stages[candidate.layout]
+        assert LAYOUT not in candidate.knobs
+        stored = Candidate.of_settings(candidate.partition, candidate.settings)
+        assert stored == candidate
+        params = varied.encode(stored, proposal.plan)
+        assert params is not None
+        assert params[LAYOUT] == candidate.layout
+        assert varied.decode(params).candidate == candidate
+    assert varied.encode(Candidate((9, 9, 9, 9), first[0].candidate.knobs, "tp4-pp1"), "front-0") is None
+    assert {proposal.candidate.layout for proposal in space().first_proposals()} == {None}

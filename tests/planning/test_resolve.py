@@ -14,12 +14,8 @@ from partitune.errors import SpecError
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.planning.run_figures import missed_limits
-from partitune.planning.stage_memory import kv_bytes_tensor
 from partitune.spec.catalog import Kind, list_catalog
 from partitune.spec.search_space import SearchSpace, load_search_space
-
-GIB = 1 << 30
 
 
 def tiny(**changes: Any) -> Problem:
@@ -64,29 +60,6 @@ def test_a_named_split_rule_is_the_baseline(rule: str | None, split: tuple[int, 
     assert resolve(SearchSpace.from_mapping(plain, source="t")).default_partition == split
 
 
-def test_bytes_given_for_kv_are_what_every_stage_has() -> None:
-    problem = tiny()
-    candidate = Candidate((18, 18), {"kv_cache_memory_bytes": 5 * GIB})
-    assert ResolvedCandidate(problem, candidate).kv_bytes == (5 * GIB, 5 * GIB)
-    tensor = kv_bytes_tensor(problem, candidate.knobs)
-    assert tensor[0, 0, 18] == tensor[1, 18, 36] == 5 * GIB
-
-
-def test_the_tensor_and_the_single_candidate_agree() -> None:
-    problem = tiny()
-    tensor = kv_bytes_tensor(problem, {})
-    for cut in (1, 10, 18, 30):
-        free = ResolvedCandidate(problem, Candidate((cut, 36 - cut))).kv_bytes
-        assert free == (int(tensor[0, 0, cut]), int(tensor[1, cut, 36]))
-
-
-def test_limits_are_missed_by_a_share_either_way() -> None:
-    problem = tiny(slo={"ttft_p99_ms": 100, "output_throughput_tok_s": 200})
-    missed = missed_limits(problem, {"ttft_p99_ms": 150.0, "output_throughput_tok_s": 150.0})
-    assert missed == {"ttft_p99_ms": pytest.approx(0.5), "output_throughput_tok_s": pytest.approx(0.25)}
-    assert missed_limits(problem, {"ttft_p99_ms": 90.0}) == {"ttft_p99_ms": pytest.approx(-0.1)}
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -118,20 +91,3 @@ def test_a_name_that_means_nothing(changes: dict[str, Any], said: str) -> None:
         tiny(**changes)
     assert said in str(refused.value)
     assert str(refused.value).count("test.yaml") == 1
-
-
-def test_a_candidate_is_judged_on_the_layout_it_names() -> None:
-    """Whichever of its layouts the problem stands on, and with the stages, memory and start of that layout."""
-    plain = load_search_space("tiny").resolved()
-    plain["parallel"], plain["cluster"] = {"tp": 1, "pp": 2}, {"nodes": 1, "gpus_per_node": 4, "gpu": "L40S"}
-    problem = resolve(SearchSpace.from_mapping({**plain, "seeds": []}, source="t"))
-    candidate = Candidate((10, 8, 8, 10), {"max_num_seqs": 64}, "tp1-pp4")
-    for stood_on in (problem, problem.on("tp1-pp4"), problem.on("tp2-pp2")):
-        resolved = ResolvedCandidate(stood_on, candidate)
-        assert (resolved.problem.layout.name, resolved.deployment.layout.pp) == ("tp1-pp4", 4)
-        assert len(resolved.memory) == len(resolved.kv_bytes) == len(resolved.kinds) == 4
-        assert [sum(kinds.values()) for kinds in resolved.kinds] == list(candidate.partition)
-        assert "layout" not in resolved.deployment.knobs
-    assert ResolvedCandidate(problem, Candidate((18, 18))).problem is problem
-    with pytest.raises(SpecError):
-        ResolvedCandidate(problem, Candidate((18, 18), {}, "tp1-pp5"))
