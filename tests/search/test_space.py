@@ -166,7 +166,8 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.
 
 def test_where_layouts_vary_every_candidate_names_its_own_and_comes_back_from_the_parameters() -> None:
     layouts = [{"tp": 1, "pp": 4}, {"tp": 2, "pp": 2}]
-    varied = space(parallel={"tp": 1, "pp": 4, "layouts": layouts})
+    knobs = {"max_num_batched_tokens": [256, 2048], "async_scheduling": [True, False]}
+    varied = space(parallel={"tp": 1, "pp": 4, "layouts": layouts}, knobs=knobs)
     stages = {"tp1-pp4": 4, "tp2-pp2": 2}
     first = list(varied.first_proposals())
     assert {proposal.candidate.layout for proposal in first} == set(stages)
