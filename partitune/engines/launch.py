@@ -82,7 +82,6 @@ class LoadRun:
 class TraceReading:
     """What a load generator makes prompts of when it replays a trace."""
 
-    reader: str  # as its user types it
     fields: tuple[str, ...]  # of every line
     argument: str  # flag that has to be given with it
     meaning: str  # of that flag

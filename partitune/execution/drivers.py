@@ -8,6 +8,7 @@ where it is chosen: a simulation needs none of what reads real servers.
 from __future__ import annotations
 
 from partitune.execution.driver import Driver
+from partitune.execution.runner_checks import check_runner
 from partitune.planning.problem import Problem
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -19,6 +20,7 @@ def choose_driver(problem: Problem, space: SearchSpace, runner: Runner) -> Drive
     Raises:
         SpecError: the two do not fit, or the site's own class cannot be loaded.
     """
+    check_runner(runner)
     if runner.driver == "simulator":
         from partitune.execution.simulator_driver import SimulatorDriver
 

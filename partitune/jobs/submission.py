@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from partitune.errors import SpecError
+from partitune.execution.runner_checks import check_runner
 from partitune.jobs.client import Job
 from partitune.jobs.package import FILES, Shipment, pack
 from partitune.planning.resolve import resolve
@@ -57,6 +58,7 @@ def prepare(
     """
     results = _destination(database, home)
     resolve(space)
+    check_runner(runner)
     try:
         command = shlex.split(python)
     except ValueError as error:

@@ -25,10 +25,9 @@ from partitune.spec.yaml.spec_file import SpecFile
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refused, whole
 from partitune.spec.yaml.words import Words, fields_of_text
 
-#: Drivers by name; the others are a site's own classes, `FILE.py:Class`.
-DRIVERS = ("simulator", "vllm", "sglang", "command")
-#: Drivers that start an engine's server.
-SERVERS = ("vllm", "sglang")
+#: Drivers that start no server of ours; the others are engines by name, and a site's own classes, `FILE.py:Class`.
+_SIMULATOR, _COMMAND = "simulator", "command"
+_DRIVERS = f"{_SIMULATOR}, the name of an engine such as vllm, {_COMMAND}, or FILE.py:Class"
 #: What the words of `command` may hold in braces.
 PLACEHOLDERS = (
     *("partition", "env_file", "config", "load_file", "result"),
@@ -38,15 +37,15 @@ PLACEHOLDERS = (
 #: How a word of `command` names a file beside the runner.
 _HERE = "{folder}/"
 _SITE_DRIVER = re.compile(r"(?P<file>[^:\0]+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]{0,99})", re.ASCII)
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _HOST = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 
 
 def _driver(value: str) -> str:
-    if value in DRIVERS or _SITE_DRIVER.fullmatch(value):
+    if _NAME.fullmatch(value) or _SITE_DRIVER.fullmatch(value):
         return value
-    hint = did_you_mean(value, DRIVERS)
-    raise refused(f"found {describe(value)}{hint}; allowed: {', '.join(DRIVERS)}, or FILE.py:Class")
+    raise refused(f"found {describe(value)}; allowed: {_DRIVERS}")
 
 
 class Nodes(StrictModel):
@@ -83,8 +82,7 @@ class Benchmark(StrictModel):
     """The load generator: which one, and how often."""
 
     tool: Annotated[
-        Literal["vllm", "sglang", "guidellm"],
-        allowed("vllm (vllm bench serve), sglang (sglang.benchmark.serving) or guidellm"),
+        str, allowed("the name of an engine, for its own, such as vllm; or guidellm", pattern=_NAME.pattern)
     ] = "vllm"
     command: Annotated[
         Words, allowed("a list of words that start the tool here; as the tool is usually started if left out")
@@ -118,7 +116,7 @@ class Runner(SpecFile):
     driver: Annotated[
         str,
         AfterValidator(_driver),
-        allowed(f"{', '.join(DRIVERS)}, or FILE.py:Class, a class of your own beside this file", max_length=4096),
+        allowed(f"{_DRIVERS}, a class of your own beside this file", max_length=4096),
     ]
     workers: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
@@ -164,7 +162,7 @@ class Runner(SpecFile):
     @property
     def site_driver(self) -> tuple[Path, str] | None:
         """File and class of a site's own driver; None for a driver of ours."""
-        if self.driver in DRIVERS:
+        if _NAME.fullmatch(self.driver):
             return None
         file, _, name = self.driver.rpartition(":")
         return self.absolute(file), name
@@ -181,7 +179,14 @@ class Runner(SpecFile):
     @property
     def starts_server(self) -> bool:
         """True where partitune itself starts the engine."""
-        return self.driver in SERVERS
+        return self._kind == "an engine"
+
+    @property
+    def _kind(self) -> str:
+        """As `_UNUSED` names it."""
+        if self.site_driver is not None:
+            return "site"
+        return self.driver if self.driver in (_SIMULATOR, _COMMAND) else "an engine"
 
     def repeated(self, repeat: int) -> Self:
         """The runner for run `repeat` of a candidate: its windows have seeds that no earlier run had."""
@@ -197,16 +202,16 @@ class Runner(SpecFile):
 
     def faults(self) -> Iterator[Fault]:
         """What the driver would ignore, and what it needs."""
-        unused = _UNUSED[self.driver if self.driver in DRIVERS else "site"]
+        unused = _UNUSED[self._kind]
         for name in unused:
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
-                use = ", ".join(one for one in (*DRIVERS, "site") if name not in _UNUSED[one])
+                use = ", ".join(kind for kind, ignored in _UNUSED.items() if name not in ignored)
                 yield Fault((name,), f"found beside driver {self.driver}, which does not use it; allowed with: {use}")
-        if self.driver == "command" and not self.command:
+        if self.driver == _COMMAND and not self.command:
             yield Fault(
                 ("command",), "missing; allowed: the words that measure one candidate, with {result} among them"
             )
-        elif self.driver == "command" and not any("result" in fields_of_text(word) for word in self.command):
+        elif self.driver == _COMMAND and not any("result" in fields_of_text(word) for word in self.command):
             yield Fault(
                 ("command",), "found no {result}; allowed: words with {result}, the file the result is read from"
             )
@@ -216,12 +221,11 @@ class Runner(SpecFile):
 
 
 _SERVER_KEYS = ("engine_command", "nodes", "arguments", "reference_text", "layer_report", "fresh_servers")
-#: Driver -> the keys it has no use for. A site's own class gets the runner and may use any of them.
+#: Kind of driver -> the keys it has no use for. A site's own class gets the runner and may use any of them.
 _UNUSED: dict[str, tuple[str, ...]] = {
-    "simulator": (*_SERVER_KEYS, "limits_s", "command", "env", "forward_env", "port", "benchmark"),
-    "vllm": ("command",),
-    "sglang": ("command", "layer_report"),
-    "command": _SERVER_KEYS,
+    _SIMULATOR: (*_SERVER_KEYS, "limits_s", "command", "env", "forward_env", "port", "benchmark"),
+    "an engine": ("command",),
+    _COMMAND: _SERVER_KEYS,
     "site": (),
 }
 

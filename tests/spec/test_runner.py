@@ -61,11 +61,6 @@ def test_values_and_defaults() -> None:
         ),
         (
             "driver: simulator",
-            "driver: vlm",
-            "r.yaml:3: driver: found the text 'vlm', did you mean vllm?; allowed: simulator, vllm, sglang, command, or",
-        ),
-        (
-            "driver: simulator",
             "driver: site.txt:Mine",
             "r.yaml:3: driver: found the text 'site.txt:Mine'; allowed: sim",
         ),

@@ -26,7 +26,6 @@ class VllmBench:
     format = serving_format("e2el", acceptance_percent=("spec_decode_acceptance_rate",))
     #: It makes a prompt of `hash_ids` and an empty one where there are none; Mooncake's spelling is its default.
     trace = TraceReading(
-        "vllm bench serve",
         ("timestamp", "input_length", "output_length", "hash_ids"),
         "timed_trace_chunk_hash_size",
         "tokens that one of the trace's hash_ids stands for",

@@ -144,7 +144,7 @@ def _check_load(load: LoadCommands) -> None:
         of_part = f" (load {problem.load.name} of the mix)" if problem.load.name else ""
         raise runner.refuse("benchmark", "tool", text=f"{tool.name} {reason}{of_part}")
     if isinstance(load.load, TraceWorkload) and tool.trace:
-        _check_trace(runner, load.load, tool.trace)
+        _check_trace(runner, load.load, tool.trace, tool.title)
     target = Target("http://", problem.engine.name, "", "", {})
     own = set(tool.words(load.load, target, LoadRun(1, 1, "")))
     for name in load.benchmark.arguments:
@@ -153,11 +153,11 @@ def _check_load(load: LoadCommands) -> None:
             raise runner.refuse("benchmark", "arguments", name, text=text)
 
 
-def _check_trace(runner: Runner, load: TraceWorkload, needs: TraceReading) -> None:
+def _check_trace(runner: Runner, load: TraceWorkload, needs: TraceReading, reader: str) -> None:
     with Path(load.file).open(encoding="utf-8") as file:
         row = json.loads(next(line for line in file if line.strip()))
     if missing := [name for name in needs.fields if name not in row]:
-        raise SpecError(f"{load.file}: a request has no {missing[0]}, and `{needs.reader}` makes the prompts from it")
+        raise SpecError(f"{load.file}: a request has no {missing[0]}, and `{reader}` makes the prompts from it")
     if needs.argument not in runner.benchmark.arguments:
         text = f"has no {needs.argument}; allowed: {needs.meaning}"
         raise runner.refuse("benchmark", "arguments", text=text)
