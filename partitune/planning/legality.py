@@ -63,23 +63,14 @@ def allowed_windows(architecture: Architecture, bounds: Bounds) -> Windows:
     Shape [stages, layers + 1, layers + 1]; the rules of `illegal_reasons` plus the bounds of each stage.
     """
     layers = len(architecture.layers)
-    stages = len(bounds)
-    start, end = np.ogrid[: layers + 1, : layers + 1]
-    length = end - start
+    first, end = np.ogrid[: layers + 1, : layers + 1]
     legal_cut = np.array([cut not in architecture.illegal_cuts or cut in (0, layers) for cut in range(layers + 1)])
     common = legal_cut[:, None] & legal_cut[None, :]
     if architecture.is_hybrid:
         kept = np.concatenate(([0], np.cumsum([layer.has_token_kv for layer in architecture.layers])))
         common = common & (kept[None, :] - kept[:, None] >= 1)
-    windows = np.empty((stages, layers + 1, layers + 1), dtype=np.bool_)
-    for stage, (low, high) in enumerate(bounds):
-        windows[stage] = common & (length >= low) & (length <= high)
-        if stage == 0:
-            windows[stage, 1:, :] = False
-        else:
-            windows[stage, 0, :] = False
-        if stage == stages - 1:
-            windows[stage, :, :-1] = False
-        else:
-            windows[stage, :, -1] = False
+    fewest, most = np.array(bounds).T[:, :, None, None]
+    windows: Windows = common & (end - first >= fewest) & (end - first <= most)
+    windows[0, 1:] = windows[1:, 0] = False  # the first stage begins at layer 0, and no other does
+    windows[-1, :, :-1] = windows[:-1, :, -1] = False
     return windows

@@ -12,8 +12,9 @@ part in 10^9 count as equal, because sums of the same layers in another order di
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +124,21 @@ def pareto_front(times: Floats, capacity: Floats) -> tuple[Solution, ...]:
     Raises:
         InfeasibleSpace: no partition is allowed.
     """
-    return tuple(_front(times, capacity))
+    front: list[Solution] = []
+    held = np.where(np.isfinite(times), capacity, -np.inf)
+    allowed = times
+    while True:
+        try:
+            limit = _least_bottleneck(allowed) * _SAME
+        except InfeasibleSpace:
+            if not front:
+                raise
+            return tuple(front)
+        # Of the partitions as fast as this, the most capacity; of those, the most even one.
+        most = -_least_bottleneck(np.where(allowed <= limit, -held, np.inf))
+        even = np.where((allowed <= limit) & (held >= most), allowed * allowed, np.inf)
+        front.append(_solution(times, _least_sum(even), held))
+        allowed = np.where(held > most, allowed, np.inf)
 
 
 def fluid_bound_s(layer_s: Floats, edge_s: Floats) -> float:
@@ -149,25 +164,6 @@ def fluid_bound_s(layer_s: Floats, edge_s: Floats) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if reaches(middle) else (middle, high)
     return high
-
-
-def _front(times: Floats, capacity: Floats) -> Iterator[Solution]:
-    wanted = -np.inf
-    held = np.where(np.isfinite(times), capacity, -np.inf)
-    allowed = times
-    while True:
-        try:
-            limit = _least_bottleneck(allowed) * _SAME
-        except InfeasibleSpace:
-            if wanted == -np.inf:
-                raise
-            return
-        # Of the partitions as fast as this, the most capacity; of those, the most even one.
-        most = -_least_bottleneck(np.where(allowed <= limit, -held, np.inf))
-        even = np.where((allowed <= limit) & (held >= most), allowed * allowed, np.inf)
-        yield _solution(times, _least_sum(even), held)
-        wanted = most
-        allowed = np.where(held > wanted, allowed, np.inf)
 
 
 def _ttft_s(solution: Solution, chunks: int) -> float:
@@ -200,14 +196,10 @@ def _least_sum(costs: Floats) -> Partition:
         best = sums.min(axis=0)
     if best[-1] == np.inf:
         raise _infeasible(costs)
-    end = costs.shape[1] - 1
-    lengths = []
+    cuts = [costs.shape[1] - 1]
     for origin in reversed(origins):
-        start = int(origin[end])
-        lengths.append(end - start)
-        end = start
-    lengths.append(end)
-    return Partition(reversed(lengths))
+        cuts.append(int(origin[cuts[-1]]))
+    return Partition(end - first for first, end in pairwise((0, *reversed(cuts))))
 
 
 def _infeasible(costs: Floats) -> InfeasibleSpace:
