@@ -4,17 +4,28 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ENGINE := .venv-engine
+OLDEST := .venv-oldest
+NEWEST := .venv-newest
 RUN    := $(VENV)/bin/python -m
 PIP    := $(RUN) pip --disable-pip-version-check install --quiet
 
 .NOTPARALLEL:
-.PHONY: search test test-engine check docs bench clean
+.PHONY: search test test-oldest test-newest test-engine check docs bench clean
 search: $(VENV)/.installed
 	$(RUN) partitune search kimi-k3-pp8-tp2
 	$(RUN) partitune export kimi-k3-pp8-tp2 -o deploy.env
 
 test: $(VENV)/.installed-dev
 	$(RUN) pytest
+
+# The bounds of pyproject.toml hold: the suite on the lowest version of each on Python 3.11, and on the highest of each;
+# make PYTHON=python3.13 test-newest names the newest Python at hand.
+test-oldest: PYTHON := python3.11
+test-oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest
+
+test-newest: $(NEWEST)/.installed
+	$(NEWEST)/bin/python -m pytest
 
 # A search on real vLLM servers, on this machine's CPU; not part of `make test` (3.5 GB, half an hour).
 test-engine: $(VENV)/.installed-dev $(ENGINE)/moe16/tokenizer.json
@@ -34,7 +45,7 @@ bench: $(VENV)/.installed-dev
 	$(RUN) benchmarks.store_and_pool
 
 clean:
-	rm -rf $(VENV) $(ENGINE) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(ENGINE) $(OLDEST) $(NEWEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 # What has to be there before anything is made; each says what to do about it. Debian leaves ensurepip out of python3.
 define CHECK_PYTHON
@@ -63,6 +74,15 @@ $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(OLDEST)/.installed: RESOLUTION := lowest-direct
+$(NEWEST)/.installed: RESOLUTION := highest
+$(OLDEST)/.installed $(NEWEST)/.installed: pyproject.toml
+	@$(PYTHON) -c "$$CHECK_PYTHON"
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet uv
+	@$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python --resolution $(RESOLUTION) --editable '.[dev]'
+	@touch $@
 
 # The engine's own environment, and the model it serves: both are made by scripts that say why each step is there.
 $(ENGINE)/.installed: tests/real_engine/install.py
