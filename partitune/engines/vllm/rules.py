@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment, flag_knobs
-from partitune.engines.flags import unknown_flag
+from partitune.engines.flags import unknown_flag, whole_number
 from partitune.engines.rules import Violation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
@@ -68,8 +68,8 @@ def _runner(deployment: Deployment, _: Effective) -> Iterator[Violation]:
 
 
 def _budgets(_: Deployment, effective: Effective) -> Iterator[Violation]:
-    tokens, seqs = _integer(effective, "max_num_batched_tokens"), _integer(effective, "max_num_seqs")
-    longest = _integer(effective, "max_model_len")
+    tokens, seqs = whole_number(effective, "max_num_batched_tokens", 0), whole_number(effective, "max_num_seqs", 0)
+    longest = whole_number(effective, "max_model_len", 0)
     if tokens < seqs:
         yield Violation(
             "budget-below-seqs", f"max_num_batched_tokens {tokens} must be at least max_num_seqs {seqs}", _SCHEDULER_PY
@@ -80,14 +80,14 @@ def _budgets(_: Deployment, effective: Effective) -> Iterator[Violation]:
             f"max_num_batched_tokens {tokens} must be at least max_model_len {longest} when chunked prefill is off",
             _SCHEDULER_PY,
         )
-    threshold = _integer(effective, "long_prefill_token_threshold")
+    threshold = whole_number(effective, "long_prefill_token_threshold", 0)
     if threshold > longest > 0:
         yield Violation(
             "long-prefill-threshold",
             f"long_prefill_token_threshold {threshold} must not exceed max_model_len {longest}",
             _SCHEDULER_PY,
         )
-    active = _integer(effective, "max_num_active_seqs")
+    active = whole_number(effective, "max_num_active_seqs", 0)
     if active > seqs:
         yield Violation(
             "active-seqs", f"max_num_active_seqs {active} must not exceed max_num_seqs {seqs}", _SCHEDULER_PY
@@ -172,12 +172,6 @@ def _draft_method(effective: Effective) -> str:
     except json.JSONDecodeError:
         return ""
     return str(parsed.get("method", "")) if isinstance(parsed, dict) else ""
-
-
-def _integer(effective: Effective, name: str) -> int:
-    """Value of an integer flag; 0 where it is unset or of another type (then `_flags` has reported it)."""
-    value = effective.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 _RULES: tuple[Callable[[Deployment, Effective], Iterator[Violation]], ...] = (

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from partitune.candidate import Knob
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.deployment import Deployment
+from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
 from partitune.engines.sglang.defaults import FEWEST_ROWS, effective_knobs
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
@@ -49,11 +50,11 @@ def sglang_settings(
     knobs = {**deployment.knobs, **effective_knobs(deployment)}
     if knobs["schedule_policy"] != "fcfs":
         raise SpecError(f"schedule_policy {knobs['schedule_policy']} is not simulated; fcfs is")
-    length = _whole(knobs, "context_length") or deployment.architecture.max_position
-    tokens = min(plan.tokens, _whole(knobs, "max_total_tokens") or plan.tokens)
+    length = whole_number(knobs, "context_length", None) or deployment.architecture.max_position
+    tokens = min(plan.tokens, whole_number(knobs, "max_total_tokens", None) or plan.tokens)
     estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), FEWEST_ROWS)
-    rows = min(_whole(knobs, "max_running_requests") or estimate, tokens // 2)
-    chunk = _whole(knobs, "chunked_prefill_size")
+    rows = min(whole_number(knobs, "max_running_requests", None) or estimate, tokens // 2)
+    chunk = whole_number(knobs, "chunked_prefill_size", None)
     chunk = chunk if chunk and chunk > 0 else None
     law = None
     if knobs["enable_dynamic_chunking"] and chunk is not None and deployment.stages > 1:
@@ -63,28 +64,23 @@ def sglang_settings(
         stages=deployment.stages,
         max_running_requests=max(rows, 1),
         num_tokens=max(tokens, 1),
-        page_size=_whole(knobs, "page_size") or 1,
+        page_size=whole_number(knobs, "page_size", None) or 1,
         max_model_len=length,
         chunked_prefill_size=chunk,
-        max_prefill_tokens=_whole(knobs, "max_prefill_tokens") or 16384,
-        prefill_max_requests=_whole(knobs, "prefill_max_requests"),
-        pp_max_micro_batch_size=_whole(knobs, "pp_max_micro_batch_size"),
-        pp_async_batch_depth=_whole(knobs, "pp_async_batch_depth") or 0,
+        max_prefill_tokens=whole_number(knobs, "max_prefill_tokens", None) or 16384,
+        prefill_max_requests=whole_number(knobs, "prefill_max_requests", None),
+        pp_max_micro_batch_size=whole_number(knobs, "pp_max_micro_batch_size", None),
+        pp_async_batch_depth=whole_number(knobs, "pp_async_batch_depth", 0),
         enable_mixed_chunk=bool(knobs["enable_mixed_chunk"]),
         dynamic_chunks=law,
-        prefill_decode_interval=_whole(knobs, "prefill_decode_interval") or 0,
-        prefill_decode_interval_min_bs=_whole(knobs, "prefill_decode_interval_min_bs") or 0,
+        prefill_decode_interval=whole_number(knobs, "prefill_decode_interval", 0),
+        prefill_decode_interval_min_bs=whole_number(knobs, "prefill_decode_interval_min_bs", 0),
         schedule_conservativeness=float(knobs["schedule_conservativeness"]),
         radix_cache=not knobs.get("disable_radix_cache", False),
         ignore_eos=ignore_eos,
         comm_overlap=_on(knobs, "SGLANG_PP_COMM_OVERLAP"),
         skip_pure_chunked_output=_on(knobs, "SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM"),
     )
-
-
-def _whole(knobs: Mapping[str, Knob], name: str) -> int | None:
-    value = knobs.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _on(knobs: Mapping[str, Knob], name: str) -> bool:
