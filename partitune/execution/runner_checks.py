@@ -19,7 +19,7 @@ def check_runner(runner: Runner) -> None:
     if runner.starts_server and runner.driver not in ENGINES:
         hint = did_you_mean(runner.driver, drivers)
         text = f"found {describe(runner.driver)}{hint}; allowed: {', '.join(drivers)}, or FILE.py:Class"
-        raise runner.refuse("driver", text=text)
+        raise runner.error("driver", text=text)
     tool = runner.benchmark.tool
     if tool not in LOAD_GENERATORS:
         *names, last = (
@@ -28,8 +28,8 @@ def check_runner(runner: Runner) -> None:
         )
         hint = did_you_mean(tool, LOAD_GENERATORS)
         text = f"found {describe(tool)}{hint}; allowed: {', '.join(names)} or {last}"
-        raise runner.refuse("benchmark", "tool", text=text)
+        raise runner.error("benchmark", "tool", text=text)
     if runner.starts_server and not runner.layer_report and ENGINES[runner.driver].launch.layer_report is None:
         able = ", ".join(name for name, engine in ENGINES.items() if engine.launch.layer_report)
         text = f"found beside driver {runner.driver}, which does not use it; allowed with: {able}, site"
-        raise runner.refuse("layer_report", text=text)
+        raise runner.error("layer_report", text=text)

@@ -62,17 +62,17 @@ def _read(runner: Runner) -> tuple[str, str, str]:
     try:
         inside = path.resolve().is_relative_to(Path(runner.absolute(".")).resolve())
         if not inside:
-            raise runner.refuse("driver", text=f"found {path}; allowed: a file in the folder of this runner, or below")
+            raise runner.error("driver", text=f"found {path}; allowed: a file in the folder of this runner, or below")
         if not path.is_file():
-            raise runner.refuse("driver", text=f"found {path}, where no file is; allowed: FILE.py:Class")
+            raise runner.error("driver", text=f"found {path}, where no file is; allowed: FILE.py:Class")
         content = path.read_bytes()
         if len(content) > LARGEST_BYTES:
-            raise runner.refuse("driver", text=f"found {path} of {len(content)} bytes; allowed: {LARGEST_BYTES}")
+            raise runner.error("driver", text=f"found {path} of {len(content)} bytes; allowed: {LARGEST_BYTES}")
         return str(path), name, content.decode("utf-8")
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise runner.refuse("driver", text=f"found {path}, which cannot be read: {error}") from error
+        raise runner.error("driver", text=f"found {path}, which cannot be read: {error}") from error
     except UnicodeDecodeError as error:
-        raise runner.refuse("driver", text=f"found {path}, which is not UTF-8: {error}") from error
+        raise runner.error("driver", text=f"found {path}, which is not UTF-8: {error}") from error
 
 
 def _class(runner: Runner, file: str, name: str, text: str) -> type[Any]:
@@ -85,13 +85,13 @@ def _class(runner: Runner, file: str, name: str, text: str) -> type[Any]:
     except Exception as error:
         line = getattr(error, "lineno", None) or _line_in(error, file)
         where = f"{file}:{line}" if line else file
-        raise runner.refuse("driver", text=f"{where} cannot be run: {type(error).__name__}: {error}") from error
+        raise runner.error("driver", text=f"{where} cannot be run: {type(error).__name__}: {error}") from error
     found = module.__dict__.get(name)
     if not isinstance(found, type):
         own = [key for key, value in module.__dict__.items() if getattr(value, "__module__", "") == module.__name__]
-        raise runner.refuse("driver", text=f"{file} has no class {name}; it has {', '.join(own) or 'none'}")
+        raise runner.error("driver", text=f"{file} has no class {name}; it has {', '.join(own) or 'none'}")
     if not callable(getattr(found, "measure", None)):
-        raise runner.refuse("driver", text=f"{name} of {file} has no method measure(candidate), which every driver has")
+        raise runner.error("driver", text=f"{name} of {file} has no method measure(candidate), which every driver has")
     return found
 
 

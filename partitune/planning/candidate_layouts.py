@@ -66,7 +66,7 @@ def possible(problem: Problem, spec: SearchSpace) -> tuple[Layout, ...]:
     layouts = tuple(map(layout_of, listed))
     names = [layout.name for layout in layouts]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise spec.refuse("parallel", "layouts", text=f"found {twice[0]} twice; allowed: every layout once")
+        raise spec.error("parallel", "layouts", text=f"found {twice[0]} twice; allowed: every layout once")
     return layouts
 
 
@@ -82,7 +82,7 @@ def searched(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> 
     every = considered(problem, spec, knobs)
     if isinstance(spec.parallel.layouts, tuple):
         if reasons := [f"{entry.layout.name}: {', '.join(entry.reasons)}" for entry in every if entry.reasons]:
-            raise spec.refuse("parallel", "layouts", text="; ".join(reasons))
+            raise spec.error("parallel", "layouts", text="; ".join(reasons))
         return tuple(dict.fromkeys((own, *(entry.layout.name for entry in every))))
     usable = [entry for entry in every if not entry.reasons]
     best_of_each = {entry.layout.tp: entry for entry in reversed(usable)}.values()

@@ -154,7 +154,7 @@ def _refuse_names_written_by_partitune(space: SearchSpace, chosen: Engine) -> No
     }
     for path, names in sections.items():
         if twice := next((name for name in names if name in elsewhere), None):
-            raise space.refuse(*path, twice, text=f"partitune writes it; allowed: {elsewhere[twice]}")
+            raise space.error(*path, twice, text=f"partitune writes it; allowed: {elsewhere[twice]}")
 
 
 @contextmanager
@@ -164,4 +164,4 @@ def _located(space: SearchSpace, *path: str | int) -> Iterator[None]:
         yield
     except SpecError as error:
         text = str(error).removeprefix(f"{'.'.join(map(str, path))}: ").removeprefix(f"{path[-1]}: ")
-        raise space.refuse(*path, text=text) from error
+        raise space.error(*path, text=text) from error

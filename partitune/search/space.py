@@ -171,7 +171,7 @@ def _layouts(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> 
     if spec.parallel.layouts is not None and (partition.search == "free" or partition.pinned):
         key = "search" if partition.search == "free" else "pinned"
         text = "found where layouts vary, and with them the stages; allowed: to leave it out, or parallel.layouts"
-        raise spec.refuse("knobs", "partition", key, text=text)
+        raise spec.error("knobs", "partition", key, text=text)
     return searched(problem, spec, knobs)
 
 
@@ -194,7 +194,7 @@ def _bounds(problem: Problem, spec: SearchSpace) -> Bounds:
             problem.stages, problem.layers, fewest=knob.min_layers, most=knob.max_layers, pinned=knob.pinned
         )
     except SpecError as error:
-        raise spec.refuse("knobs", "partition", text=str(error)) from error
+        raise spec.error("knobs", "partition", text=str(error)) from error
 
 
 def _seed(problem: Problem, spec: SearchSpace, index: int) -> Partition:
@@ -207,14 +207,14 @@ def _seed(problem: Problem, spec: SearchSpace, index: int) -> Partition:
         text = f"found a sum of {sum(partition)}, {abs(off)} too {'many' if off > 0 else 'few'}; allowed: {wanted}"
     else:
         return partition
-    raise spec.refuse("seeds", index, text=text)
+    raise spec.error("seeds", index, text=text)
 
 
 def _check_sizes(problem: Problem, spec: SearchSpace) -> None:
     """What no candidate could ever get round."""
     broken = [one for one in problem.engine.check(problem.start({})) if one.rule in SIZE_RULES]
     if broken:
-        raise spec.refuse("parallel", text="; ".join(f"{one.message} [{one.source}]" for one in broken))
+        raise spec.error("parallel", text="; ".join(f"{one.message} [{one.source}]" for one in broken))
 
 
 def _check_flags(problem: Problem, spec: SearchSpace) -> None:
@@ -232,4 +232,4 @@ def _refuse_flag(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob],
     name = path[-1]
     for one in broken:
         if one.rule in FLAG_RULES and one.message.startswith(f"{name}:"):
-            raise spec.refuse(*path, text=f"{one.message.removeprefix(f'{name}: ')} [{one.source}]")
+            raise spec.error(*path, text=f"{one.message.removeprefix(f'{name}: ')} [{one.source}]")

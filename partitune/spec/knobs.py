@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from partitune.spec.yaml.faults import Fault, describe, text_fault
-from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refused, whole
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
 
 MAX_LAYERS = 4096
 MAX_STAGES = 1024
@@ -31,12 +31,12 @@ _ENV_NAME = re.compile(r"_{0,9}[A-Z][A-Z0-9_]{0,99}", re.ASCII)  # upper case te
 
 def _flag_value(value: object) -> object:
     if isinstance(value, str) and (text := text_fault(value)):
-        raise refused(text)
+        raise wrong(text)
     if isinstance(value, bool | str) or (isinstance(value, int) and abs(value) < 1 << 63):
         return value
     if isinstance(value, float) and value - value == 0:
         return value
-    raise refused(f"found {describe(value)}; allowed: text, a finite number, true or false")
+    raise wrong(f"found {describe(value)}; allowed: text, a finite number, true or false")
 
 
 def _env_value(value: object) -> object:
@@ -44,20 +44,20 @@ def _env_value(value: object) -> object:
         return str(value)
     if isinstance(value, str) and "\n" not in value and not text_fault(value):
         return value
-    raise refused(f'found {describe(value)}; allowed: one line of text, in quotes (a variable is text: "1", "true")')
+    raise wrong(f'found {describe(value)}; allowed: one line of text, in quotes (a variable is text: "1", "true")')
 
 
 def _flag_name(name: object) -> object:
     if text := flag_name_fault(str(name)):
-        raise refused(text)
+        raise wrong(text)
     return name
 
 
 def _env_name(name: object) -> object:
     if not _ENV_NAME.fullmatch(str(name)):
-        raise refused("not a name; allowed: an environment variable in upper case, such as NCCL_DEBUG")
+        raise wrong("not a name; allowed: an environment variable in upper case, such as NCCL_DEBUG")
     if text := secret_fault(str(name)):
-        raise refused(text)
+        raise wrong(text)
     return name
 
 
@@ -70,7 +70,7 @@ def _distinct(values: tuple[FlagValue, ...]) -> tuple[FlagValue, ...]:
     # Compared as Optuna compares choices, for which 1, 1.0 and true are one.
     for index, value in enumerate(values):
         if value in values[:index]:
-            raise refused(f"found {describe(value)} twice; allowed: different values (1, 1.0 and true count as one)")
+            raise wrong(f"found {describe(value)} twice; allowed: different values (1, 1.0 and true count as one)")
     return values
 
 

@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema
 
 from partitune.errors import did_you_mean
 from partitune.spec.yaml.faults import Fault, describe
-from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refused
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, wrong
 
 
 class Direction(StrEnum):
@@ -60,7 +60,7 @@ NEEDS: Mapping[str, str] = {
 def _metric(name: object) -> object:
     if isinstance(name, str) and name in METRICS:
         return name
-    raise refused(f"found {describe(name)}{did_you_mean(str(name), METRICS)}; allowed: {', '.join(METRICS)}")
+    raise wrong(f"found {describe(name)}{did_you_mean(str(name), METRICS)}; allowed: {', '.join(METRICS)}")
 
 
 Metric = Annotated[str, BeforeValidator(_metric)]

@@ -22,7 +22,7 @@ from partitune.spec.catalog import Kind
 from partitune.spec.knobs import EnvName, EnvValue, FlagName, FlagValue
 from partitune.spec.yaml.faults import Fault, describe
 from partitune.spec.yaml.spec_file import SpecFile
-from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refused, whole
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
 from partitune.spec.yaml.words import Words, fields_of_text
 
 #: Drivers that start no server of ours; the others are engines by name, and a site's own classes, `FILE.py:Class`.
@@ -45,7 +45,7 @@ _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
 def _driver(value: str) -> str:
     if _NAME.fullmatch(value) or _SITE_DRIVER.fullmatch(value):
         return value
-    raise refused(f"found {describe(value)}; allowed: {_DRIVERS}")
+    raise wrong(f"found {describe(value)}; allowed: {_DRIVERS}")
 
 
 class Nodes(StrictModel):
@@ -100,7 +100,7 @@ def _command(words: tuple[str, ...]) -> tuple[str, ...]:
         for name in fields_of_text(word):
             if name not in PLACEHOLDERS:
                 hint = did_you_mean(name, PLACEHOLDERS)
-                raise refused(
+                raise wrong(
                     f"found {{{name}}}{hint}; allowed: {', '.join(f'{{{one}}}' for one in PLACEHOLDERS)}, and {{{{ or "
                     "}} for a brace"
                 )

@@ -2,7 +2,7 @@
 
 Decision: the file says what a person knows; what follows from it (the model's layers, the stages' places, the engine's
 defaults) is worked out by the rooms that know. So model, GPU, engine and flag names are checked for their form here and
-for their meaning there, and the messages there name this file's lines through `where` and `refuse`.
+for their meaning there, and the messages there name this file's lines through `where` and `error`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
 from partitune.spec.yaml.faults import Fault, describe, text_fault
 from partitune.spec.yaml.spec_file import SpecFile
-from partitune.spec.yaml.strict_model import Reading, StrictModel, allowed, number, refused, whole
+from partitune.spec.yaml.strict_model import Reading, StrictModel, allowed, number, whole, wrong
 from partitune.spec.yaml.yaml_source import Plain
 
 
@@ -46,14 +46,14 @@ class Budget(StrictModel):
 
 def _printable(text: str) -> str:
     if fault := text_fault(text.replace("\n", "\0").replace("\t", "\0")):
-        raise refused(fault)
+        raise wrong(fault)
     return text
 
 
 def _no_metric_twice(objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
     names = [objective.metric for objective in objectives]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise refused(f"found {twice[0]} twice; allowed: every metric once")
+        raise wrong(f"found {twice[0]} twice; allowed: every metric once")
     return objectives
 
 
@@ -61,7 +61,7 @@ def _no_seed_twice(seeds: tuple[Seed, ...]) -> tuple[Seed, ...]:
     for index, seed in enumerate(seeds):
         if seed in seeds[:index]:
             first = seeds.index(seed)
-            raise refused(f"found one candidate twice, as [{first}] and [{index}]; allowed: every candidate once")
+            raise wrong(f"found one candidate twice, as [{first}] and [{index}]; allowed: every candidate once")
     return seeds
 
 

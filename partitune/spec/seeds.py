@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema
 
 from partitune.spec.knobs import MAX_LAYERS, MAX_STAGES, EnvName, EnvValue, FlagName, FlagValue
 from partitune.spec.yaml.faults import describe
-from partitune.spec.yaml.strict_model import StrictModel, allowed, refused
+from partitune.spec.yaml.strict_model import StrictModel, allowed, wrong
 
 PARTITION = r"^[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*$"
 _ALLOWED = "layers per stage in digits joined by commas, each at least 1, such as 10,11,12"
@@ -25,7 +25,7 @@ def _layers(value: object) -> object:
     if not isinstance(value, str):
         return value
     if not re.fullmatch(PARTITION, value, re.ASCII) or value.endswith("\n"):
-        raise refused(f"found {describe(value)}; allowed: {_ALLOWED}")
+        raise wrong(f"found {describe(value)}; allowed: {_ALLOWED}")
     return tuple(int(layers) for layers in value.split(","))
 
 

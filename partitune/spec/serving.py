@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from partitune.spec.knobs import MAX_STAGES, EnvName, EnvValue, FlagName, FlagValue
 from partitune.spec.yaml.faults import describe
-from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refused, whole
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def _how_many(value: object) -> str:
 
 def _one_size(value: object) -> object:
     if isinstance(value, list | tuple | Mapping):
-        raise refused(
+        raise wrong(
             "found a size per stage; allowed: one whole number for all stages, as engines have no tensor-parallel "
             "size per stage (give unequal stages unequal layers instead)"
         )
@@ -41,7 +41,7 @@ def _one_size(value: object) -> object:
 
 def _version(value: object) -> object:
     if isinstance(value, str) and not re.fullmatch(_VERSION, value, re.ASCII):
-        raise refused(f'found the text {value[:60]!r}; allowed: a released version such as "0.33.0"')
+        raise wrong(f'found the text {value[:60]!r}; allowed: a released version such as "0.33.0"')
     return value
 
 
@@ -108,7 +108,7 @@ class Engine(StrictModel):
 def _spread(value: object) -> object:
     if isinstance(value, bool) or (isinstance(value, int) and 2 <= value <= 4096):
         return value
-    raise refused(
+    raise wrong(
         f"found {describe(value)}; allowed: true (whole experts on every GPU of a stage), false (every expert cut over "
         "them) or a whole number from 2 to 4096 (GPUs with experts of their own; SGLang)"
     )

@@ -45,7 +45,7 @@ def screened(space: FlatSpace, simulator: Tuned | ScriptedDriver, count: int) ->
     return ScreenedProposer(sampler(space), found, THROUGHPUT[0], simulator)
 
 
-def launches(proposer: Proposer, cluster: Tuned, count: int) -> list[Proposal]:
+def launches(proposer: Proposer, cluster: Tuned | Scattered, count: int) -> list[Proposal]:
     asked = []
     for _ in range(count):
         proposal = proposer.ask()
@@ -71,7 +71,7 @@ def test_the_opening_is_launched_whatever_the_simulator_says_then_its_best() -> 
 
 @dataclass(frozen=True)
 class Scattered:
-    """As the simulator says, two of three settings a share or two above it, the engine's default without enough memory."""
+    """As the simulator says, two of three settings a share or two above it; the default lacks memory."""
 
     share: float
 

@@ -156,7 +156,7 @@ def test_lines_stay_known_after_reading() -> None:
     assert space.where("cluster", "gpu") == "s.yaml:4"
     assert space.where("seeds", 1, "partition") == "s.yaml:19"
     assert space.where("knobs", "partition", "max_layers") == "s.yaml:9"  # a default: where its section stands
-    error = space.refuse("seeds", 0, text="sums to 46; allowed: 93")
+    error = space.error("seeds", 0, text="sums to 46; allowed: 93")
     assert str(error) == "s.yaml:18: seeds[0]: sums to 46; allowed: 93"
 
 

@@ -65,7 +65,7 @@ def _check_flags(setup: Setup, node: Node) -> None:
     try:
         node.start(name, trial, process, None)
     except LaunchFailed as error:
-        raise setup.runner.refuse(
+        raise setup.runner.error(
             "engine_command", text=f"{command} cannot be started on {node.host}: {error}"
         ) from error
     try:
@@ -77,7 +77,7 @@ def _check_flags(setup: Setup, node: Node) -> None:
         node.stop(name, 5.0)
     if state.running or state.exit_code != 0:
         how = f"did not end in {HELP_LIMIT_S:.0f} s" if state.running else f"ended with exit code {state.exit_code}"
-        raise setup.runner.refuse("engine_command", text=f"{command} on {node.host} {how}{_last_lines(text)}")
+        raise setup.runner.error("engine_command", text=f"{command} on {node.host} {how}{_last_lines(text)}")
     read_help(text, f"{command} on {node.host}").check(all_commands(setup), setup.problem.engine.name)
 
 

@@ -47,7 +47,7 @@ def setup_for(problem: Problem, space: SearchSpace, runner: Runner) -> Setup:
     if runner.starts_server:
         _check_nodes(setup)
         if refusal := setup.server.ranks.refusal:
-            raise space.refuse("parallel", "dp", text=refusal)
+            raise space.error("parallel", "dp", text=refusal)
     for load in setup.loads:
         _check_load(load)
     return setup
@@ -63,9 +63,7 @@ def _forwarded(runner: Runner) -> dict[str, str]:
     """Values of the variables that a runner takes from here. Raises SpecError for those that are not set."""
     missing = [name for name in runner.forward_env if name not in os.environ]
     if missing:
-        raise runner.refuse(
-            "forward_env", text=f"found {', '.join(missing)}, not set here; allowed: variables that are"
-        )
+        raise runner.error("forward_env", text=f"found {', '.join(missing)}, not set here; allowed: variables that are")
     return {name: os.environ[name] for name in runner.forward_env}
 
 
@@ -81,22 +79,22 @@ def _check_names(space: SearchSpace, setup: Setup) -> None:
     reported = engine.layer_report.written if engine.layer_report and runner.layer_report else frozenset()
     for name, path in of_space.items():
         if name in written | reported:
-            raise space.refuse(
+            raise space.error(
                 *path, name, text="partitune writes it when it starts the engine; allowed: to leave it out"
             )
         if name in engine.placing_flags and path == ("knobs",):
-            raise space.refuse(*path, name, text="decides on which nodes what is started; allowed: in engine.flags")
+            raise space.error(*path, name, text="decides on which nodes what is started; allowed: in engine.flags")
     sections = (("arguments", runner.arguments), ("env", runner.env), ("forward_env", runner.forward_env))
     for section, names in sections:
         for name in names:
             if name in by_key:
-                raise runner.refuse(section, name, text=f"partitune writes it; allowed: {by_key[name]}")
+                raise runner.error(section, name, text=f"partitune writes it; allowed: {by_key[name]}")
             if name in written | {flag for flag in reported if not flag.isupper()}:  # variables are joined with ours
                 text = "partitune writes it itself, or removes it everywhere; allowed: to leave it out"
-                raise runner.refuse(section, name, text=text)
+                raise runner.error(section, name, text=text)
             if name in of_space:
                 where = ".".join(of_space[name])
-                raise runner.refuse(
+                raise runner.error(
                     section, name, text=f"the search space {space.name} says it under {where}; allowed: once"
                 )
 
@@ -104,30 +102,30 @@ def _check_names(space: SearchSpace, setup: Setup) -> None:
 def _check_nodes(setup: Setup) -> None:
     runner, problem, by_ray = setup.runner, setup.problem, setup.server.ranks.by_ray
     if runner.driver != problem.engine.name:
-        raise runner.refuse("driver", text=f"found {runner.driver}, and the search space is for {problem.engine.name}")
+        raise runner.error("driver", text=f"found {runner.driver}, and the search space is for {problem.engine.name}")
     hosts, local = runner.nodes.hosts, runner.nodes.start == "local"
     count = setup.reservation.nodes
     if hosts and len(hosts) != count:
         per = "one a node of the cluster, as layouts vary" if setup.layouts else "one a process group"
-        raise runner.refuse("nodes", "hosts", text=f"found {len(hosts)} addresses; allowed: {count}, {per}")
+        raise runner.error("nodes", "hosts", text=f"found {len(hosts)} addresses; allowed: {count}, {per}")
     if local and count > 1 and not hosts:
         text = (
             f"found local, and the search space stands on {count} nodes; allowed: ray (or {count} addresses of this "
             "machine under nodes.hosts)"
         )
-        raise runner.refuse("nodes", "start", text=text)
+        raise runner.error("nodes", "start", text=text)
     if not local and by_ray:
         flags, engine = " and ".join(setup.server.engine.placing_flags), setup.server.engine.title
         text = (
             f"found ray beside {flags} ray, where {engine} has Ray place its workers; allowed: local, with partitune "
             "on a node of the Ray cluster"
         )
-        raise runner.refuse("nodes", "start", text=text)
+        raise runner.error("nodes", "start", text=text)
     if not local and not hosts and len(set(_gpus_of_nodes(setup))) > 1:
         text = "missing; allowed: the addresses of the nodes in the order of the stages, as their GPUs differ"
-        raise runner.refuse("nodes", "hosts", text=text)
+        raise runner.error("nodes", "hosts", text=text)
     if local and isinstance(runner.workers, int) and runner.workers > 1:
-        raise runner.refuse("workers", text="found more than one on this machine; allowed: 1, or nodes.start: ray")
+        raise runner.error("workers", text="found more than one on this machine; allowed: 1, or nodes.start: ray")
 
 
 def _gpus_of_nodes(setup: Setup) -> list[frozenset[Gpu]]:
@@ -142,7 +140,7 @@ def _check_load(load: LoadCommands) -> None:
     runner, tool, problem = load.server.runner, load.tool, load.problem
     if reason := unable(tool, load.load, problem.goodput):
         of_part = f" (load {problem.load.name} of the mix)" if problem.load.name else ""
-        raise runner.refuse("benchmark", "tool", text=f"{tool.name} {reason}{of_part}")
+        raise runner.error("benchmark", "tool", text=f"{tool.name} {reason}{of_part}")
     if isinstance(load.load, TraceWorkload) and tool.trace:
         _check_trace(runner, load.load, tool.trace, tool.title)
     target = Target("http://", problem.engine.name, "", "", {})
@@ -150,7 +148,7 @@ def _check_load(load: LoadCommands) -> None:
     for name in load.benchmark.arguments:
         if "--" + name.replace("_", "-") in own:
             text = "partitune writes it, from the search space; allowed: further flags of the tool"
-            raise runner.refuse("benchmark", "arguments", name, text=text)
+            raise runner.error("benchmark", "arguments", name, text=text)
 
 
 def _check_trace(runner: Runner, load: TraceWorkload, needs: TraceReading, reader: str) -> None:
@@ -160,4 +158,4 @@ def _check_trace(runner: Runner, load: TraceWorkload, needs: TraceReading, reade
         raise SpecError(f"{load.file}: a request has no {missing[0]}, and `{reader}` makes the prompts from it")
     if needs.argument not in runner.benchmark.arguments:
         text = f"has no {needs.argument}; allowed: {needs.meaning}"
-        raise runner.refuse("benchmark", "arguments", text=text)
+        raise runner.error("benchmark", "arguments", text=text)

@@ -105,7 +105,7 @@ class SpecFile(StrictModel):
         """`file:line` of a key, of its nearest written parent where the key itself is a default."""
         return place(self._source, self._lines, path)
 
-    def refuse(self, *path: str | int, text: str) -> SpecError:
+    def error(self, *path: str | int, text: str) -> SpecError:
         """The error to raise when a later check finds a key wrong; `text` is `what was found; what is allowed`."""
         return complaint(self._source, self._lines, [Fault(path, text)])
 

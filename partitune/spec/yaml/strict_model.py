@@ -174,6 +174,6 @@ class StrictModel(BaseModel):
         return made
 
 
-def refused(text: str) -> PydanticCustomError:
+def wrong(text: str) -> PydanticCustomError:
     """An error of a field validator whose message is already `found …; allowed: …`."""
     return PydanticCustomError("refused", "{text}", {"text": text})

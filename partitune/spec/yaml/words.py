@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from partitune.spec.yaml.faults import describe, text_fault
-from partitune.spec.yaml.strict_model import refused
+from partitune.spec.yaml.strict_model import wrong
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([a-z_]*)\}|[{}]")
 
@@ -22,9 +22,9 @@ def _word(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str) or not value:
-        raise refused(f"found {describe(value)}; allowed: a word, in quotes")
+        raise wrong(f"found {describe(value)}; allowed: a word, in quotes")
     if fault := text_fault(value):
-        raise refused(fault)
+        raise wrong(fault)
     return value
 
 
