@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment
+from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
+from partitune.engines.flags import Flag, arguments, config_entries, read_config
 from partitune.engines.readout import BenchFormat
 from partitune.hardware.parallelism import Layout
 from partitune.spec.workload import SingleLoad
@@ -95,40 +96,13 @@ class LoadGenerator(Protocol):
     the prefix cache would answer for the engine.
     """
 
-    @property
-    def name(self) -> str:
-        """As a runner's `benchmark.tool` spells it."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """What its user types, where that is not its name."""
-        ...
-
-    @property
-    def program(self) -> tuple[str, ...]:
-        """How it is usually started."""
-        ...
-
-    @property
-    def format(self) -> BenchFormat:
-        """Where its result has what."""
-        ...
-
-    @property
-    def trace(self) -> TraceReading | None:
-        """What it needs of a trace; None: it replays none."""
-        ...
-
-    @property
-    def draws_bursts(self) -> bool:
-        """Whether arrivals may be other than Poisson."""
-        ...
-
-    @property
-    def counts_good_requests(self) -> bool:
-        """Whether it can be told what a good request keeps."""
-        ...
+    name: str  # as a runner's `benchmark.tool` spells it
+    title: str  # what its user types, where that is not its name
+    program: tuple[str, ...]  # how it is usually started
+    format: BenchFormat  # where its result has what
+    trace: TraceReading | None  # what it needs of a trace; None: it replays none
+    draws_bursts: bool  # whether arrivals may be other than Poisson
+    counts_good_requests: bool  # whether it can be told what a good request keeps
 
     def words(self, load: SingleLoad, target: Target, run: LoadRun) -> Iterator[str]:
         """The words after the program's, for a load that it can produce."""
@@ -136,86 +110,57 @@ class LoadGenerator(Protocol):
 
 
 class Launch(Protocol):
-    """How one engine's server is started."""
+    """How one engine's server is started. What has a value or a body here holds where an engine says nothing else."""
 
-    @property
-    def title(self) -> str:
-        """The engine's name in a sentence."""
+    title: str  # the engine's name in a sentence
+    partition_env: str  # environment variable that carries the partition
+    flags: Mapping[str, Flag]  # of its command line
+    model_key: str  # key of the model in the engine's own config file
+    program: tuple[str, ...]  # its first words, which `engine_command` of a runner stands for
+    model_words: tuple[str, ...]  # between these and the model
+    help_words: tuple[str, ...]  # words behind the program that make it list every flag of its server
+    own_flags: AbstractSet[str]  # flags that the launcher writes: nobody else may
+    placing_flags: AbstractSet[str] = frozenset()  # flags that decide on which nodes what is started: they cannot vary
+    removed: tuple[str, ...]  # variables that no node may bring along
+    scheduling_flags: AbstractSet[str]  # flags under which the same prompt, alone on the server, gives the same text
+    layer_report: LayerReport | None = None  # how its workers can be asked for their layers; None: they cannot
+    load_generator: LoadGenerator  # the engine's own
+
+    def parallel_flags(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """The sizes of the layout as flags."""
         ...
 
-    @property
-    def partition_env(self) -> str:
-        """Environment variable that carries the partition."""
-        ...
-
-    @property
-    def model_key(self) -> str:
-        """Key of the model in the engine's own config file."""
-        ...
-
-    @property
-    def program(self) -> tuple[str, ...]:
-        """The first words of `serve_arguments`, which `engine_command` of a runner stands for."""
-        ...
-
-    @property
-    def help_words(self) -> tuple[str, ...]:
-        """Words behind them that make it list every flag of its server."""
-        ...
-
-    @property
-    def own_flags(self) -> AbstractSet[str]:
-        """Flags that the launcher writes: nobody else may."""
-        ...
-
-    @property
-    def placing_flags(self) -> AbstractSet[str]:
-        """Flags that decide on which nodes what is started: they cannot vary within a study."""
-        ...
-
-    @property
-    def removed(self) -> tuple[str, ...]:
-        """Variables that no node may bring along."""
-        ...
-
-    @property
-    def scheduling_flags(self) -> AbstractSet[str]:
-        """Flags under which the same prompt, alone on the server, gives the same text."""
-        ...
-
-    @property
-    def layer_report(self) -> LayerReport | None:
-        """How its workers can be asked for their layers; None: they cannot."""
-        ...
-
-    @property
-    def load_generator(self) -> LoadGenerator:
-        """The engine's own."""
-        ...
-
-    def rank_placement(self, flags: Mapping[str, Knob], layout: Layout, nodes: int) -> RankPlacement:
+    def rank_placement(self, flags: Mapping[str, Knob], layout: Layout, nodes: int) -> RankPlacement:  # noqa: ARG002
         """How ranks come to `nodes` nodes. Raises SpecError for a way to start ranks that is not ours."""
-        ...
+        return RankPlacement()
 
     def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
-        """Command-line words that start the server, program name first."""
-        ...
+        """Command-line words that start the server, program first: the parallel sizes and the deployment's flags."""
+        words = arguments(self._all_flags(deployment), self.flags)
+        return (*self.program, *self.model_words, model, *words)
+
+    def own_variables(self, deployment: Deployment) -> Mapping[str, str]:  # noqa: ARG002
+        """Variables by which it takes what others take as flags."""
+        return {}
 
     def environment(self, deployment: Deployment) -> Mapping[str, str]:
-        """Environment variables of the server, wherever it is started."""
-        ...
+        """Variables of the server, wherever it is started; no partition where none was chosen: empty is an error."""
+        variables = {**environment_knobs(deployment.knobs), **self.own_variables(deployment)}
+        if deployment.partition is not None:
+            variables[self.partition_env] = ",".join(map(str, deployment.partition))
+        return variables
 
     def node_words(self, start: Start, node: int) -> tuple[str, ...]:
         """Words of the process group on `node`, behind those of `serve_arguments`."""
         ...
 
-    def node_environment(self, start: Start, node: int) -> Mapping[str, str]:
+    def node_environment(self, start: Start, node: int) -> Mapping[str, str]:  # noqa: ARG002
         """Variables of the process group on `node`, beside those of `environment`."""
-        ...
+        return {}
 
     def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """The flags as the engine's own config file takes them."""
-        ...
+        """The flags as the engine's own `--config` takes them: long names."""
+        return config_entries(self._all_flags(deployment), self.flags)
 
     def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:
         """Shell commands that start the server from such a file: one a node, or one in all."""
@@ -223,4 +168,7 @@ class Launch(Protocol):
 
     def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
         """The flags the engine takes from such a file, dropping what it drops: for the check after an export."""
-        ...
+        return read_config(entries, self.flags)
+
+    def _all_flags(self, deployment: Deployment) -> dict[str, Knob]:
+        return {**self.parallel_flags(deployment), **flag_knobs(deployment.knobs)}

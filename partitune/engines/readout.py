@@ -7,7 +7,7 @@ written once. What an engine does not say has no pattern.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -138,32 +138,29 @@ class LogWords:
 
 
 class Readout(Protocol):
-    """What one engine's server says."""
+    """What one engine's server says. What has a body here holds for an engine that says nothing of it."""
 
-    @property
-    def metrics(self) -> MetricsPage:
-        """Names on its metrics page."""
-        ...
-
-    @property
-    def logs(self) -> LogWords:
-        """Patterns of what it logs."""
-        ...
+    metrics: MetricsPage  # names on its metrics page
+    logs: LogWords  # patterns of what it logs
 
     def head(self, line: str) -> Head | None:
         """The head of a log line, without colours; None: the line has none of the engine's own."""
         ...
 
-    def schedules_ahead(self, config: Mapping[str, object]) -> bool | None:
+    def schedules_ahead(self, config: Mapping[str, object]) -> bool | None:  # noqa: ARG002
         """Whether steps are scheduled before the last is sampled, by the running server's configuration."""
-        ...
+        return None
 
-    def flow_name(self, predicted: str, reading: LogReading, is_async: bool | None) -> str:
+    def flow_name(self, predicted: str, reading: LogReading, is_async: bool | None) -> str:  # noqa: ARG002
         """How the pipeline is filled (`Flow.name`): as read, and where nothing was read as predicted."""
-        ...
+        return predicted
 
     def differences(
-        self, deployment: Deployment, reading: LogReading, is_async: bool | None, kv_blocks: int | None
-    ) -> Iterator[str]:
+        self,
+        deployment: Deployment,  # noqa: ARG002
+        reading: LogReading,  # noqa: ARG002
+        is_async: bool | None,  # noqa: ARG002
+        kv_blocks: int | None,  # noqa: ARG002
+    ) -> Iterable[str]:
         """What a flag of `deployment` asked for and the server does not do, a sentence each."""
-        ...
+        return ()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from partitune.engines.launch import LoadRun, Target
+from partitune.engines.launch import LoadGenerator, LoadRun, Target
 from partitune.engines.load_results import goodput_words, serving_format
 from partitune.spec.workload import RandomWorkload, SingleLoad
 
 
-class SglangBench:
+class SglangBench(LoadGenerator):
     """The load generator of SGLang."""
 
     name = "sglang"

@@ -9,22 +9,22 @@ import shlex
 from collections.abc import Mapping
 
 from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
-from partitune.engines.flags import arguments, config_entries, read_config
-from partitune.engines.launch import RANK_VARIABLES, RankPlacement, Start
+from partitune.engines.deployment import Deployment
+from partitune.engines.launch import RANK_VARIABLES, Launch, Start
 from partitune.engines.sglang.benchmark import SglangBench
 from partitune.engines.sglang.flags import SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import layout_flags
-from partitune.hardware.parallelism import Layout
 
 
-class SglangLaunch:
+class SglangLaunch(Launch):
     """`python -m sglang.launch_server`."""
 
     title = "SGLang"
     partition_env = "SGLANG_PP_LAYER_PARTITION"
+    flags = SGLANG_FLAGS
     model_key = "model-path"
     program = ("python", "-m", "sglang.launch_server")
+    model_words = ("--model-path",)
     help_words = ("--help",)
     own_flags = frozenset(
         (
@@ -32,7 +32,6 @@ class SglangLaunch:
             *("api_key", "admin_api_key", "config", "ssl_keyfile", "ssl_certfile"),
         )
     )
-    placing_flags: frozenset[str] = frozenset()
     removed = (partition_env, "VLLM_PP_LAYER_PARTITION", *RANK_VARIABLES)
     scheduling_flags = frozenset(
         (
@@ -41,23 +40,11 @@ class SglangLaunch:
             *("max_total_tokens", "pp_async_batch_depth"),
         )
     )
-    layer_report = None
     load_generator = SglangBench()
 
-    def rank_placement(self, flags: Mapping[str, Knob], layout: Layout, nodes: int) -> RankPlacement:  # noqa: ARG002
-        """Contiguous, always."""
-        return RankPlacement()
-
-    def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
-        """`python -m sglang.launch_server …` with the parallel sizes and the deployment's own flags."""
-        return (*self.program, "--model-path", model, *arguments(_all_flags(deployment), SGLANG_FLAGS))
-
-    def environment(self, deployment: Deployment) -> Mapping[str, str]:
-        """Partition (only when one was chosen: an empty value is an error) and environment knobs."""
-        variables = environment_knobs(deployment.knobs)
-        if deployment.partition is not None:
-            variables[self.partition_env] = ",".join(map(str, deployment.partition))
-        return variables
+    def parallel_flags(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """In SGLang's words."""
+        return layout_flags(deployment.layout, deployment.architecture)
 
     def node_words(self, start: Start, node: int) -> tuple[str, ...]:
         """The same on every node but its rank; the others than node 0 answer a dummy /health."""
@@ -68,14 +55,6 @@ class SglangLaunch:
             words += ["--dist-init-addr", f"{start.hosts[0]}:{start.rendezvous_port}"]
         return tuple(words)
 
-    def node_environment(self, start: Start, node: int) -> Mapping[str, str]:  # noqa: ARG002 - the protocol's
-        """Nothing of its own."""
-        return {}
-
-    def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """For `--config`: long flag names; a flag that is off is left out."""
-        return config_entries(_all_flags(deployment), SGLANG_FLAGS)
-
     def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:  # noqa: ARG002
         """The same command on every node, told its rank (`entrypoints/engine.py`)."""
         start = f"python -m sglang.launch_server --config {shlex.quote(config)}"
@@ -83,11 +62,3 @@ class SglangLaunch:
             return (start,)
         group = f"{start} --nnodes {nodes} --dist-init-addr ADDRESS_OF_NODE_0:20000 --node-rank"
         return tuple(f"{group} {rank}" for rank in range(nodes))
-
-    def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
-        """What `--config` makes of such a file."""
-        return read_config(entries, SGLANG_FLAGS)
-
-
-def _all_flags(deployment: Deployment) -> dict[str, Knob]:
-    return {**layout_flags(deployment.layout, deployment.architecture), **flag_knobs(deployment.knobs)}

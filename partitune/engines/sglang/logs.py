@@ -8,10 +8,8 @@ Source: SGLang 0.5.23 `srt/utils/common.py` (configure_logger), `srt/managers/sc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 
-from partitune.engines.deployment import Deployment
-from partitune.engines.readout import FailureKind, Head, LogReading, LogWords, Phase
+from partitune.engines.readout import FailureKind, Head, LogWords, Phase, Readout
 from partitune.engines.sglang.metrics import SGLANG_METRICS
 
 _HEAD = re.compile(r"\[\d{4}-(?P<time>\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d+)?(?P<process>(?: [A-Z_]+\d+)*)\] ?")
@@ -38,7 +36,7 @@ _WORDS = LogWords(
 )
 
 
-class SglangReadout:
+class SglangReadout(Readout):
     """What a server of SGLang says."""
 
     metrics = SGLANG_METRICS
@@ -50,21 +48,3 @@ class SglangReadout:
         if head is None:
             return None
         return Head(head["process"].strip(), line[head.end() :], head["time"], is_heir=True)
-
-    def schedules_ahead(self, config: Mapping[str, object]) -> bool | None:  # noqa: ARG002 - the protocol's
-        """It has no such page."""
-        return None
-
-    def flow_name(self, predicted: str, reading: LogReading, is_async: bool | None) -> str:  # noqa: ARG002
-        """There is one way only."""
-        return predicted
-
-    def differences(
-        self,
-        deployment: Deployment,  # noqa: ARG002 - the protocol's, as are the others
-        reading: LogReading,  # noqa: ARG002
-        is_async: bool | None,  # noqa: ARG002
-        kv_blocks: int | None,  # noqa: ARG002
-    ) -> Iterator[str]:
-        """No flag of it is seen in its log or on its metrics page."""
-        return iter(())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterator
 
-from partitune.engines.launch import LoadRun, Target, TraceReading
+from partitune.engines.launch import LoadGenerator, LoadRun, Target, TraceReading
 from partitune.engines.load_results import goodput_words, serving_format
 from partitune.spec.workload import SingleLoad, TraceWorkload
 
@@ -17,7 +17,7 @@ from partitune.spec.workload import SingleLoad, TraceWorkload
 _SHARED_FLAGS = ("tokenizer", "tokenizer_mode", "trust_remote_code")
 
 
-class VllmBench:
+class VllmBench(LoadGenerator):
     """The load generator of vLLM."""
 
     name = "vllm"

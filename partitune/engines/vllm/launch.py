@@ -17,9 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
-from partitune.engines.flags import arguments, config_entries, read_config
-from partitune.engines.launch import RANK_VARIABLES, LayerReport, RankPlacement, Start
+from partitune.engines.deployment import Deployment
+from partitune.engines.launch import RANK_VARIABLES, Launch, LayerReport, RankPlacement, Start
 from partitune.engines.vllm import engine_side
 from partitune.engines.vllm.benchmark import VllmBench
 from partitune.engines.vllm.flags import VLLM_FLAGS
@@ -34,13 +33,15 @@ _ORDER_IS_OPEN = (
 )
 
 
-class VllmLaunch:
+class VllmLaunch(Launch):
     """`vllm serve`."""
 
     title = "vLLM"
     partition_env = "VLLM_PP_LAYER_PARTITION"
+    flags = VLLM_FLAGS
     model_key = "model"
     program = ("vllm",)
+    model_words = ("serve",)
     help_words = ("serve", "--help=all")
     own_flags = frozenset(
         (
@@ -68,6 +69,14 @@ class VllmLaunch:
     )
     load_generator = VllmBench()
 
+    def parallel_flags(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """In vLLM's words."""
+        return layout_flags(deployment.layout)
+
+    def own_variables(self, deployment: Deployment) -> Mapping[str, str]:
+        """The model runner, where one is asked for."""
+        return {} if deployment.runner == "auto" else {"VLLM_USE_V2_MODEL_RUNNER": str(int(deployment.runner == "v2"))}
+
     def rank_placement(self, flags: Mapping[str, Knob], layout: Layout, nodes: int) -> RankPlacement:
         """By the executor backend.
 
@@ -83,19 +92,6 @@ class VllmLaunch:
                 f"data ranks of vLLM over {nodes} nodes are not started by partitune; a runner of kind command can"
             )
         return RankPlacement(by_ray, _ORDER_IS_OPEN if by_ray and nodes > 2 else "", refusal)
-
-    def serve_arguments(self, model: str, deployment: Deployment) -> tuple[str, ...]:
-        """`vllm serve MODEL …` with the parallel sizes and the deployment's own flags."""
-        return (*self.program, "serve", model, *arguments(_all_flags(deployment), VLLM_FLAGS))
-
-    def environment(self, deployment: Deployment) -> Mapping[str, str]:
-        """Partition (only when one was chosen: an empty value is an error), runner, and environment knobs."""
-        variables = environment_knobs(deployment.knobs)
-        if deployment.runner != "auto":
-            variables["VLLM_USE_V2_MODEL_RUNNER"] = "1" if deployment.runner == "v2" else "0"
-        if deployment.partition is not None:
-            variables[self.partition_env] = ",".join(map(str, deployment.partition))
-        return variables
 
     def node_words(self, start: Start, node: int) -> tuple[str, ...]:
         """Only node 0 serves; the others are headless."""
@@ -123,10 +119,6 @@ class VllmLaunch:
             variables["VLLM_HOST_IP"] = start.hosts[node]
         return variables
 
-    def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """For `vllm serve --config`: long flag names, `no-…: true` for switches that are off."""
-        return config_entries(_all_flags(deployment), VLLM_FLAGS)
-
     def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:
         """One command a node, the others than the first without a server; Ray places its workers from one command.
 
@@ -137,14 +129,6 @@ class VllmLaunch:
             return (start,)
         group = f"{start} --nnodes {nodes} --master-addr ADDRESS_OF_NODE_0 --node-rank"
         return (f"{group} 0", *(f"{group} {rank} --headless" for rank in range(1, nodes)))
-
-    def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
-        """What `vllm serve --config` makes of such a file."""
-        return read_config(entries, VLLM_FLAGS)
-
-
-def _all_flags(deployment: Deployment) -> dict[str, Knob]:
-    return {**layout_flags(deployment.layout), **flag_knobs(deployment.knobs)}
 
 
 def _is_address(host: str) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from partitune.engines.deployment import Deployment
-from partitune.engines.readout import FailureKind, Head, LogReading, LogWords, Phase
+from partitune.engines.readout import FailureKind, Head, LogReading, LogWords, Phase, Readout
 from partitune.engines.vllm.metrics import VLLM_METRICS
 from partitune.engines.vllm.pipelining import Regime
 
@@ -82,7 +82,7 @@ _WORDS = LogWords(
 )
 
 
-class VllmReadout:
+class VllmReadout(Readout):
     """What a server of vLLM says."""
 
     metrics = VLLM_METRICS

@@ -11,12 +11,12 @@ import json
 import math
 from collections.abc import Iterator
 
-from partitune.engines.launch import LoadRun, Target
+from partitune.engines.launch import LoadGenerator, LoadRun, Target
 from partitune.engines.readout import BenchFormat
 from partitune.spec.workload import RandomWorkload, SingleLoad
 
 
-class Guidellm:
+class Guidellm(LoadGenerator):
     """`guidellm run`."""
 
     name = title = "guidellm"
