@@ -148,7 +148,7 @@ class AttentionTime:
         self.origins += () if self._mix_measured else fitted.origins
 
     def __call__(self, batch: Batch) -> Seconds:
-        """Seconds for `batch`."""
+        """Seconds of the mixer and its projections for what a rank computes of `batch`, by what they rest on."""
         if self._none or not batch.tokens:
             return Seconds(0.0, 0.0)
         if batch.prefill_tokens and self._fitted_prompts:
@@ -178,7 +178,7 @@ class _FittedAttention:
         self.origins: tuple[Origin, ...] = (first, second)
 
     def __call__(self, batch: Batch) -> float:
-        """Seconds for `batch`."""
+        """Seconds of the mixer alone: prompts and decodes share one start."""
         seconds = fixed = 0.0
         if batch.prefill_tokens:
             fixed = self._prefill.fixed_s

@@ -63,7 +63,7 @@ class StageCosts(Protocol):
 
     @property
     def stages(self) -> int:
-        """Number of stages."""
+        """How many stages the partition has."""
         ...
 
     def compute_s(self, batch: Batch) -> Sequence[float]:

@@ -92,7 +92,7 @@ class StageMemory:
 
     @property
     def weight_bytes(self) -> float:
-        """All weights."""
+        """Bytes of layers and edges together."""
         return self.layer_weight_bytes + self.edge_weight_bytes
 
     @property

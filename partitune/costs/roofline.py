@@ -280,7 +280,7 @@ class RooflineCosts:
         return [costs.blocks(batch) for costs in self._gpus]
 
     def group(self, stage: int) -> TensorParallelGroup:
-        """Collectives inside `stage`."""
+        """The tensor ranks of `stage`, as what all-reduces and all-gathers take among them."""
         return self._gpus[self._gpu_of_stage[stage]].group
 
     def _counts(self, stage: int, start: int, stop: int) -> StageCounts:

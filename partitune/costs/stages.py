@@ -83,7 +83,7 @@ class BoundStages:
 
     @property
     def stages(self) -> int:
-        """Number of stages."""
+        """How many stages the partition has."""
         return len(self._counts)
 
     def compute_s(self, batch: Batch) -> tuple[float, ...]:

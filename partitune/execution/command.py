@@ -26,7 +26,7 @@ from partitune.execution.server.setup import Setup
 from partitune.execution.server.windows import is_hopeless, read_window
 from partitune.export.deploy import export, served_model
 from partitune.partition import format_partition
-from partitune.spec.yaml.words import filled
+from partitune.spec.command_words import filled
 
 _NAME = "command"
 _LOOK_S = 0.2

@@ -43,7 +43,7 @@ class Placement:
 
     @property
     def stages(self) -> int:
-        """Number of pipeline stages."""
+        """How many pipeline stages each replica has."""
         return len(self.gpus)
 
     @property
@@ -53,7 +53,7 @@ class Placement:
 
     @property
     def node_count(self) -> int:
-        """Nodes in use."""
+        """How many nodes hold a rank; the cluster may have more."""
         return 1 + max(seat.node for replica in self.seats for seat in replica)
 
     @property

@@ -31,7 +31,7 @@ STATE_KINDS = frozenset({Attention.KDA, Attention.GDN, Attention.MAMBA, Attentio
 
 
 class Ffn(StrEnum):
-    """What follows the attention."""
+    """What follows the attention of a layer: one MLP for every token, experts that a router chooses, or nothing."""
 
     DENSE = "dense"
     MOE = "moe"

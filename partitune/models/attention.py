@@ -25,7 +25,7 @@ def index_key_bytes(width: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
-    """Shape of grouped-query attention."""
+    """Shape of grouped-query attention: counts of heads over the whole layer, widths in elements."""
 
     hidden: int
     heads: int

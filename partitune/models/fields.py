@@ -81,7 +81,11 @@ class Fields:
         raise self.error(names[0], f"missing{also}; a whole number from {low} to {high} is needed")
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """A boolean."""
+        """The value of a key that is true or false; `default` where it is missing or null.
+
+        Raises:
+            SpecError: anything else; 0 and 1 are no booleans.
+        """
         value = self.data.get(name)
         if value is None:
             return default
@@ -90,7 +94,11 @@ class Fields:
         return value
 
     def text(self, name: str, default: str = "") -> str:
-        """A string."""
+        """The value of a key that is a string; `default` where it is missing or null.
+
+        Raises:
+            SpecError: the value is no string.
+        """
         value = self.data.get(name)
         if value is None:
             return default
@@ -143,5 +151,5 @@ class Fields:
         return Fields(value, self.source, f"{self.path}{name}.")
 
     def layers(self) -> int:
-        """`num_hidden_layers`."""
+        """How many layers the text model has, by `num_hidden_layers`; at most `LAYERS_MAX`."""
         return self.integer("num_hidden_layers", high=LAYERS_MAX)

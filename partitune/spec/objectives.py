@@ -107,5 +107,5 @@ class Objective(StrictModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Either form."""
+        """The long form, or the name of the metric alone, which `long_form` accepts."""
         return {"anyOf": [{"enum": list(METRICS)}, handler(schema)]}

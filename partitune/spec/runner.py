@@ -19,11 +19,11 @@ from pydantic import AfterValidator, Field
 from partitune.errors import did_you_mean
 from partitune.spec import catalog
 from partitune.spec.catalog import Kind
+from partitune.spec.command_words import Words, fields_of_text
 from partitune.spec.knobs import EnvName, EnvValue, FlagName, FlagValue
 from partitune.spec.yaml.faults import Fault, describe
 from partitune.spec.yaml.spec_file import SpecFile
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
-from partitune.spec.yaml.words import Words, fields_of_text
 
 #: Drivers that start no server of ours; the others are engines by name, and a site's own classes, `FILE.py:Class`.
 _SIMULATOR, _COMMAND = "simulator", "command"
@@ -183,7 +183,7 @@ class Runner(SpecFile):
 
     @property
     def _kind(self) -> str:
-        """As `_UNUSED` names it."""
+        """The kind of driver under which `_UNUSED` lists the keys that this runner would ignore."""
         if self.site_driver is not None:
             return "site"
         return self.driver if self.driver in (_SIMULATOR, _COMMAND) else "an engine"

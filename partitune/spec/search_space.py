@@ -21,10 +21,10 @@ from partitune.spec.objectives import NEEDS, Goodput, Limit, Metric, Objective
 from partitune.spec.seeds import Seed
 from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
+from partitune.spec.yaml.document import Plain
 from partitune.spec.yaml.faults import Fault, describe, text_fault
 from partitune.spec.yaml.spec_file import SpecFile
 from partitune.spec.yaml.strict_model import Reading, StrictModel, allowed, number, whole, wrong
-from partitune.spec.yaml.yaml_source import Plain
 
 
 class Budget(StrictModel):

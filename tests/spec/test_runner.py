@@ -10,9 +10,9 @@ import yaml
 
 from partitune.errors import SpecError
 from partitune.spec.catalog import Kind, YamlText, shipped
+from partitune.spec.command_words import fields_of_text, filled
 from partitune.spec.runner import Runner, load_runner
 from partitune.spec.schema import json_schema
-from partitune.spec.yaml.words import fields_of_text, filled
 
 GOOD = "kind: runner\nname: here\ndriver: simulator\nworkers: 4\ntimeout_s: 30\n"
 

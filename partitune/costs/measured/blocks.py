@@ -50,7 +50,7 @@ class Mixer(Protocol):
     """Seconds that mixing the tokens of a batch takes."""
 
     def __call__(self, batch: Batch) -> float:
-        """Seconds for `batch`."""
+        """Seconds of the measured kernels for `batch`, prompts and decodes one after the other."""
         ...
 
 
@@ -83,7 +83,7 @@ class StateMixer:
     decodes: Grid
 
     def __call__(self, batch: Batch) -> float:
-        """Seconds for `batch`."""
+        """Seconds of the measured kernels for `batch`, prompts and decodes one after the other."""
         return self.prompts(batch.prefill_tokens) + self.decodes(batch.decode_tokens)
 
 

@@ -84,7 +84,7 @@ class Kernels:
 
     @property
     def name(self) -> str:
-        """`h200_sxm vllm 0.24.0`."""
+        """System, engine and release of the tables, as `source` lines name them: `h200_sxm vllm 0.24.0`."""
         return f"{self._own.system} {self._own.engine} {self._own.release}"
 
     def gemm(self, outputs: int, inputs: int, dtype: str) -> Grid | None:

@@ -115,7 +115,7 @@ def _hyper_connection(counter: WeightCounter, shape: _Shape) -> None:
 
 
 def read(fields: Fields, quantisation: Quantisation) -> Stack:
-    """Reader of DeepSeek-V4."""
+    """Layers of DeepSeek-V4 by `compress_ratios`; draft layers only slide."""
     count = fields.layers()
     shape = _shape(fields)
     experts = expert_shape(fields, shape.hidden)

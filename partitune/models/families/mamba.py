@@ -39,7 +39,7 @@ def _periodic(fields: Fields, name: str, period: int, offset: int, layers: int) 
 
 
 def read(fields: Fields, quantisation: Quantisation) -> Stack:
-    """Reader of Jamba."""
+    """Layers of Jamba: attention and experts each by a period and an offset of the config."""
     count = fields.layers()
     shape = head_shape(fields)
     inner = fields.integer("intermediate_size")

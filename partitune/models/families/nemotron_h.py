@@ -63,7 +63,7 @@ def _experts(fields: Fields, hidden: int) -> ExpertShape:
 
 
 def read(fields: Fields, quantisation: Quantisation) -> Stack:
-    """Reader of Nemotron-H."""
+    """Layers of Nemotron-H, one a block of its pattern, and the drafter by a pattern of its own."""
     kinds = pattern(fields, "hybrid_override_pattern", "layers_block_type")
     if not kinds:
         raise fields.error(

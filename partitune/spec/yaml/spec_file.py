@@ -16,9 +16,9 @@ from pydantic import PrivateAttr, ValidationError
 
 from partitune.errors import SpecError, did_you_mean
 from partitune.spec.catalog import Kind, YamlText
+from partitune.spec.yaml.document import Document, from_memory, read_yaml
 from partitune.spec.yaml.faults import Fault, KeyPath, complaint, describe, place
 from partitune.spec.yaml.strict_model import Reading, StrictModel, allowed
-from partitune.spec.yaml.yaml_source import Document, from_memory, read_yaml
 
 Name = Annotated[
     str, allowed("a name of a-z, 0-9, '.', '_' and '-', at most 64 characters", pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")

@@ -18,8 +18,8 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from partitune.errors import did_you_mean
+from partitune.spec.yaml.document import Document, Plain
 from partitune.spec.yaml.faults import Fault, KeyPath, describe
-from partitune.spec.yaml.yaml_source import Document, Plain
 
 
 def whole(low: int, high: int, meaning: str) -> FieldInfo:

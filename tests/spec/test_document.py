@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from partitune.errors import SpecError
 from partitune.spec.catalog import MAX_YAML_BYTES
-from partitune.spec.yaml.yaml_source import MAX_DEPTH, MAX_NODES, from_memory, read_yaml
+from partitune.spec.yaml.document import MAX_DEPTH, MAX_NODES, from_memory, read_yaml
 
 
 def refusal(content: bytes) -> str:
