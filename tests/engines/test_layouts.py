@@ -239,3 +239,14 @@ def test_the_state_of_a_hybrid_is_not_dealt_out() -> None:
     caches = [cache for cache in cache_model(start).layers if cache is not None]
     sizes = {cache.kind.value: cache.block_size for cache in caches}
     assert sizes["tokens"] == 8 * sizes["state"]
+
+
+def test_one_list_of_back_ends_an_engine() -> None:
+    for engine, version, flag in ((VLLM, "0.32.0", "all2all_backend"), (SGLANG, "0.5.23", "moe_a2a_backend")):
+        start = Deployment(version, V3, Layout(tp=8, expert_ranks=8, all2all_backend="deep_ep"), gpu("H200"))
+        (by_key,) = (one.message for one in engine.check(start) if one.rule == "all2all-backend")
+        written = replace(start, layout=Layout(tp=8, expert_ranks=8), knobs={flag: "deep_ep"})
+        (by_flag,) = (one.message for one in engine.check(written) if one.rule == "flag-value")
+        allowed = by_key.partition("is not one of ")[2]
+        assert "deepep_v2" in allowed
+        assert allowed in by_flag

@@ -15,6 +15,10 @@ from partitune.engines.flags import Flag, Kind, flag_table
 _ON, _INTEGER, _NUMBER, _TEXT = Kind.ON, Kind.INTEGER, Kind.NUMBER, Kind.TEXT
 _POLICIES = ("lpm", "random", "fcfs", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first")
 
+ALL2ALL_BACKENDS = (
+    "none", "deepep", "mooncake", "nixl", "mori", "flashinfer", "megamoe", "deepep_v2", "pplx", "flashinfer_megamoe",
+)  # fmt: skip
+
 #: What a person who comes from vLLM writes -> what it is called here.
 NAMES_OF_VLLM: Mapping[str, str] = {
     "async_scheduling": "disable_overlap_schedule, which a pipeline forces",
@@ -42,7 +46,7 @@ SGLANG_FLAGS: Mapping[str, Flag] = flag_table(
         Flag("ep_size", _INTEGER, 1, low=1),
         Flag("enable_prefill_cp", _ON, default=False),
         Flag("cp_strategy", _TEXT, choices=("zigzag", "interleave")),
-        Flag("moe_a2a_backend", _TEXT, "none"),
+        Flag("moe_a2a_backend", _TEXT, "none", choices=ALL2ALL_BACKENDS),
         Flag("disable_custom_all_reduce", _ON, default=False),
         Flag("nnodes", _INTEGER, 1, low=1),
         Flag("node_rank", _INTEGER, 0, low=0),

@@ -16,10 +16,6 @@ from partitune.candidate import Knob
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.models.architecture import Architecture, Ffn
 
-ALL2ALL_BACKENDS = (
-    "none", "deepep", "mooncake", "nixl", "mori", "flashinfer", "megamoe", "deepep_v2", "pplx", "flashinfer_megamoe",
-)  # fmt: skip
-
 
 def has_experts(architecture: Architecture) -> bool:
     """True for a model with routed experts."""

@@ -16,8 +16,8 @@ from partitune.engines.deployment import Deployment, flag_knobs
 from partitune.engines.flags import unknown_flag, whole_number
 from partitune.engines.head_sharding import head_faults
 from partitune.engines.rules import Violation
-from partitune.engines.sglang.flags import NAMES_OF_VLLM, SGLANG_FLAGS
-from partitune.engines.sglang.parallel_rules import ALL2ALL_BACKENDS, has_experts
+from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
+from partitune.engines.sglang.parallel_rules import has_experts
 from partitune.errors import nearest
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture, Ffn

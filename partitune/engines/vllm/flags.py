@@ -19,10 +19,19 @@ _KV_DTYPES = (
     "turboquant_k3v4_nc turboquant_3bit_nc ultraquant_4bit int4_per_token_head int8_per_token_head fp8_per_token_head "
     "nvfp4 nvfp4_4over6"
 )
-_ALL2ALL = (
-    "naive pplx deepep_high_throughput deepep_low_latency deepep_v2 mori_high_throughput mori_low_latency moonep "
-    "nixl_ep allgather_reducescatter flashinfer_all2allv flashinfer_nvlink_two_sided flashinfer_nvlink_one_sided "
-    "passthrough"
+#: Without the names that are aliases of others, or that are left over from back ends that were removed.
+GATHERING = "allgather_reducescatter"
+ALL2ALL_BACKENDS = (
+    "deepep_high_throughput",
+    "deepep_low_latency",
+    "deepep_v2",
+    "mori_high_throughput",
+    "mori_low_latency",
+    "moonep",
+    "nixl_ep",
+    GATHERING,
+    "flashinfer_nvlink_two_sided",
+    "flashinfer_nvlink_one_sided",
 )
 _STATE_DTYPES = ("auto", "float32", "float16", "bfloat16")
 
@@ -71,7 +80,7 @@ _PARALLEL = (
     Flag("decode_context_parallel_size", _INTEGER, 1, low=1),
     Flag("prefill_context_parallel_size", _INTEGER, 1, low=1),
     Flag("enable_expert_parallel", _SWITCH, default=False),
-    Flag("all2all_backend", _TEXT, "allgather_reducescatter", choices=tuple(_ALL2ALL.split())),
+    Flag("all2all_backend", _TEXT, GATHERING, choices=ALL2ALL_BACKENDS),
     Flag("enable_eplb", _SWITCH, default=False),
     Flag("expert_placement_strategy", _TEXT, "linear", choices=("linear", "round_robin")),
     Flag("enable_elastic_ep", _SWITCH, default=False),

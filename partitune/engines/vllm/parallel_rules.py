@@ -18,22 +18,10 @@ from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment
 from partitune.engines.head_sharding import head_faults, kv_heads
 from partitune.engines.rules import Violation
+from partitune.engines.vllm.flags import ALL2ALL_BACKENDS, GATHERING
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.models.architecture import STATE_KINDS, Architecture, Attention, Ffn
 
-GATHERING = "allgather_reducescatter"
-ALL2ALL_BACKENDS = (
-    "deepep_high_throughput",
-    "deepep_low_latency",
-    "deepep_v2",
-    "mori_high_throughput",
-    "mori_low_latency",
-    "moonep",
-    "nixl_ep",
-    GATHERING,
-    "flashinfer_nvlink_two_sided",
-    "flashinfer_nvlink_one_sided",
-)
 #: Back ends with which tokens are cut over the tensor ranks first (`use_sequence_parallel_moe`).
 _CUT_FIRST = frozenset(ALL2ALL_BACKENDS) - {"moonep", "flashinfer_nvlink_two_sided"}
 #: Back ends that notice a dead peer (`distributed/device_communicators/all2all.py` support_fault_tolerance).
