@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from partitune.costs.cost_model import Batch, decode
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.registry import engine
+from partitune.engines.vllm.kernels import MEASURED
 from partitune.hardware.gpus import gpu
 from partitune.hardware.placement import build_placement
 from partitune.models.reader import load_architecture
@@ -45,7 +46,7 @@ def main() -> None:
         architecture = load_architecture(model)
         placement = build_placement(gpu(name), nodes=max(1, tp * pp // 8), gpus_per_node=8, tp=tp, pp=pp)
         begin = time.process_time()
-        costs = RooflineCosts(architecture, placement, measured_engine="vllm")
+        costs = RooflineCosts(architecture, placement, measured_engine=MEASURED)
         made_s = time.process_time() - begin
         partition = engine("vllm").default_partition(len(architecture.layers), pp, "0.33.0", None)
         stages = costs.stage_costs(partition)

@@ -27,7 +27,7 @@ from partitune.costs.context_ranks import ContextRanks
 from partitune.costs.cost_model import Batch, Floats
 from partitune.costs.exchange import ExpertExchange
 from partitune.costs.fitted import Origin, curve
-from partitune.costs.measured.operations import Kernels, kernels_on
+from partitune.costs.measured.operations import Kernels, MeasuredEngine, kernels_on
 from partitune.costs.measured.tables import PACKAGE, installed_release
 from partitune.costs.stages import BlockSeconds, BoundStages, HandOff, StageCounts
 from partitune.errors import SpecError
@@ -176,7 +176,7 @@ class RooflineCosts:
         placement: Placement,
         *,
         expert_kernel: str | None = None,
-        measured_engine: str | None = None,
+        measured_engine: MeasuredEngine | None = None,
     ) -> None:
         self.architecture, self.placement = architecture, placement
         self.expert_kernel = expert_kernel or default_expert_kernel(architecture)

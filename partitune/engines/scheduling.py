@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from partitune.costs.cost_model import StageCosts
+from partitune.costs.measured.operations import MeasuredEngine
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
 from partitune.engines.recordings import Agreement
@@ -45,6 +46,11 @@ class Scheduling(Protocol):
 
     def is_asynchronous(self, deployment: Deployment) -> bool:
         """True when the engine schedules ahead of sampled tokens in this start."""
+        ...
+
+    @property
+    def measured(self) -> MeasuredEngine | None:
+        """Which measured kernels are its own; None: nothing was measured under it."""
         ...
 
     def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:

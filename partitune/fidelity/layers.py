@@ -12,6 +12,7 @@ from functools import cache
 
 from partitune.costs.cost_model import Batch, CostModel, decode, prefill
 from partitune.costs.roofline import RooflineCosts
+from partitune.engines.registry import ENGINES
 from partitune.fidelity.points import Point, shipped_rows
 from partitune.hardware.gpus import gpu
 from partitune.hardware.placement import build_placement
@@ -21,7 +22,8 @@ from partitune.models.reader import load_architecture
 _MODELS = {"meta-llama/Meta-Llama-3.1-405B": "llama-3.1-405b", "meta-llama/Meta-Llama-3.1-70B": "llama-3.1-70b"}
 #: Models whose every layer the composition takes for one with experts.
 _ALL_LIKE_THE_LAST = ("deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2.5")
-_SGLANG_EXPERTS = "w4a8_mxfp4_mxfp8"  # what the SGLang set-ups say
+#: Kernels of routed experts that the set-ups of an engine name.
+_EXPERTS = {"sglang": "w4a8_mxfp4_mxfp8"}
 
 
 def layer_points() -> Iterator[Point]:
@@ -50,9 +52,10 @@ def _layers_ms(costs: CostModel, batch: Batch, like_last: bool) -> float:
 
 @cache
 def _costs(model: str, gpu_name: str, tp: int, engine: str, with_kernels: bool) -> CostModel:
+    known = ENGINES.get(engine) if with_kernels else None
     return RooflineCosts(
         load_architecture(_MODELS.get(model, model)),
         build_placement(gpu(gpu_name), nodes=1, gpus_per_node=8, tp=tp, pp=1),
-        expert_kernel=_SGLANG_EXPERTS if engine == "sglang" else None,
-        measured_engine=engine if with_kernels else None,
+        expert_kernel=_EXPERTS.get(engine),
+        measured_engine=None if known is None else known.measured,
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from partitune.candidate import Candidate, Knob
 from partitune.costs.cost_model import CostModel, decode
+from partitune.costs.measured.operations import MeasuredEngine
 from partitune.costs.roofline import RooflineCosts
 from partitune.errors import PartituneError
 from partitune.execution.simulator_driver import SimulatorDriver
@@ -66,7 +67,7 @@ def _point(row: Mapping[str, str], folder: Path) -> Point:
     if row["model"].startswith("openai/gpt-oss") and row["gpu"].startswith("B"):
         # The script sets VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8.
         kernel = "w4a8_mxfp4_mxfp8"
-        costs = _with(problem, kernel, row["engine"])
+        costs = _with(problem, kernel, problem.engine.measured)
     roofline = _with(problem, kernel, None)
     concurrency, prompt, output = (int(row[key]) for key in ("concurrency", "prompt_tokens", "output_tokens"))
     partition = problem.default_partition
@@ -87,7 +88,7 @@ def _tpot_ms(problem: Problem) -> float:
     return SimulatorDriver(problem).measure(Candidate(problem.default_partition, {})).metrics["tpot_mean_ms"]
 
 
-def _with(problem: Problem, expert_kernel: str | None, engine: str | None) -> CostModel:
+def _with(problem: Problem, expert_kernel: str | None, engine: MeasuredEngine | None) -> CostModel:
     return RooflineCosts(problem.architecture, problem.placement, expert_kernel=expert_kernel, measured_engine=engine)
 
 
@@ -106,7 +107,7 @@ def _resolved(row: Mapping[str, str], folder: Path) -> Problem:
                 "engine": {
                     "name": row["engine"],
                     "version": "0.19.0" if version.startswith("nightly") else version,
-                    "flags": _flags(row["engine"], version, concurrency, prompt + output),
+                    "flags": _FLAGS.get(row["engine"], _vllm_flags)(version, concurrency, prompt + output),
                 },
                 "parallel": {"tp": int(row["tp"]), "pp": 1, "expert_parallel": row["expert_ranks"] != "1"},
                 "workload": {
@@ -122,14 +123,20 @@ def _resolved(row: Mapping[str, str], folder: Path) -> Problem:
     )
 
 
-def _flags(engine: str, version: str, concurrency: int, longest: int) -> dict[str, Knob]:
-    if engine == "sglang":
-        return {
-            "chunked_prefill_size": 32768,
-            "max_prefill_tokens": 32768,
-            "mem_fraction_static": 0.82,
-            "max_running_requests": max(concurrency, 16),
-        }
+def _sglang_flags(_version: str, concurrency: int, _longest: int) -> dict[str, Knob]:
+    return {
+        "chunked_prefill_size": 32768,
+        "max_prefill_tokens": 32768,
+        "mem_fraction_static": 0.82,
+        "max_running_requests": max(concurrency, 16),
+    }
+
+
+#: What the launch scripts of an engine say; vLLM's for every other.
+_FLAGS = {"sglang": _sglang_flags}
+
+
+def _vllm_flags(version: str, concurrency: int, longest: int) -> dict[str, Knob]:
     numbers = version.split(".")
     if numbers[0].isdecimal() and (int(numbers[0]), int(numbers[1])) < _FIRST_ASYNCHRONOUS:
         return {"async_scheduling": False}

@@ -140,7 +140,7 @@ class Problem:
 def roofline_costs(architecture: Architecture, placement: Placement, chosen: Engine) -> CostModel:
     """What layers cost on these GPUs, by the roofline and by what was measured under this engine."""
     kernel = chosen.expert_kernel(architecture, placement.gpus[0])
-    return RooflineCosts(architecture, placement, expert_kernel=kernel, measured_engine=chosen.name)
+    return RooflineCosts(architecture, placement, expert_kernel=kernel, measured_engine=chosen.measured)
 
 
 class ClusterGpus(TypedDict):

@@ -14,9 +14,10 @@ import pytest
 
 from partitune.costs.cost_model import Batch, decode, prefill
 from partitune.costs.measured import operations as silicon
-from partitune.costs.measured.operations import Kernels, kernels_on
+from partitune.costs.measured.operations import Kernels, MeasuredEngine, kernels_on
 from partitune.costs.measured.tables import Operation, Table
 from partitune.costs.roofline import RooflineCosts
+from partitune.engines.registry import ENGINES
 from partitune.hardware.gpus import gpu
 from partitune.hardware.placement import build_placement
 from partitune.models.reader import load_architecture
@@ -24,15 +25,21 @@ from partitune.models.reader import load_architecture
 pytest.importorskip("aiconfigurator_core")
 
 
+def measured(engine: str) -> MeasuredEngine:
+    found = ENGINES[engine].measured
+    assert found is not None
+    return found
+
+
 def kernels(name: str, engine: str = "vllm") -> Kernels:
-    found = kernels_on(gpu(name), engine)
+    found = kernels_on(gpu(name), measured(engine))
     assert found is not None
     return found
 
 
 def costs(model: str, name: str, tp: int, pp: int = 1, engine: str | None = "vllm") -> RooflineCosts:
     placement = build_placement(gpu(name), nodes=max(1, tp * pp // 8), gpus_per_node=8, tp=tp, pp=pp)
-    return RooflineCosts(load_architecture(model), placement, measured_engine=engine)
+    return RooflineCosts(load_architecture(model), placement, measured_engine=measured(engine) if engine else None)
 
 
 class TestRows:
@@ -95,10 +102,9 @@ class TestTraps:
     def test_a_format_the_gpu_does_not_have_was_not_measured(self, name: str, engine: str, dtype: str) -> None:
         assert kernels(name, engine).gemm(4096, 7168, dtype) is None
 
-    def test_nothing_is_taken_from_another_gpu_or_engine(self) -> None:
-        assert kernels_on(gpu("H20"), "vllm") is None
-        assert kernels_on(gpu("A100-40GB"), "vllm") is None
-        assert kernels_on(gpu("H200"), "trtllm") is None
+    def test_nothing_is_taken_from_another_gpu(self) -> None:
+        assert kernels_on(gpu("H20"), measured("vllm")) is None
+        assert kernels_on(gpu("A100-40GB"), measured("vllm")) is None
 
 
 class TestBatch:

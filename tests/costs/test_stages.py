@@ -4,6 +4,7 @@ import pytest
 
 from partitune.costs.cost_model import Batch, decode, prefill
 from partitune.costs.roofline import RooflineCosts
+from partitune.engines.vllm.kernels import MEASURED
 from partitune.errors import SpecError
 from partitune.hardware.gpus import gpu
 from partitune.hardware.links import link
@@ -17,7 +18,7 @@ K3 = RooflineCosts(load_architecture("kimi-k3"), build_placement(gpu("H200"), no
 
 def test_it_is_a_cost_model() -> None:
     check_cost_model(K3, DEFAULT)
-    check_cost_model(RooflineCosts(K3.architecture, K3.placement, measured_engine="vllm"), DEFAULT)
+    check_cost_model(RooflineCosts(K3.architecture, K3.placement, measured_engine=MEASURED), DEFAULT)
 
 
 def test_stages_are_their_layers_and_the_ends() -> None:

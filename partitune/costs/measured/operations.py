@@ -11,7 +11,9 @@ timed outside CUDA graphs and contain the host's launches; KDA was measured with
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from partitune.costs.measured.grids import Grid, Surface
 from partitune.costs.measured.tables import Operation, Table, installed_release
@@ -30,28 +32,10 @@ _SYSTEMS = {
     "B300": "b300_sxm",
     "GB300": "gb300",
 }
-_RELEASES = {"vllm": "0.24.0", "sglang": "0.5.14"}
-_RELEASES_AMPERE = {"vllm": "0.14.0", "sglang": "0.5.10"}
 #: Routing skew at which experts were measured: a power law, the package's own choice for traffic nobody has recorded.
 _ROUTING = "power_law_1.01"
 _GEMM = {"bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4": "int4_wo"}
 _KV, _FMHA = "KVCacheQuantMode.bfloat16", "FMHAQuantMode.bfloat16"
-#: State kernels of a prompt and of a decode. vLLM's fused decode holds the convolution and the norm.
-_STATE_KERNELS = {
-    ("KDAKernel", "vllm"): (("causal_conv1d_fn_qkv3", "flashkda_fwd"), ("fused_kda_decode",)),
-    ("KDAKernel", "sglang"): (
-        ("causal_conv1d_fn_qkv3", "chunk_kda"),
-        ("causal_conv1d_update", "fused_recurrent_kda_packed_decode"),
-    ),
-    ("GDNKernel", "vllm"): (
-        ("causal_conv1d_fn", "chunk_gated_delta_rule"),
-        ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update"),
-    ),
-    ("GDNKernel", "sglang"): (
-        ("causal_conv1d_fn", "chunk_gated_delta_rule"),
-        ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update"),
-    ),
-}
 #: Seconds that a decode through the MLA block was measured too slow by, whatever its size: the collector ran norms
 #: unfused, as no server does. B200 was measured again (the package's `collection_meta.yaml` says why); these are the
 #: starts at 8, 16 and 128 heads over B200's, after the weights' reading at either bandwidth.
@@ -61,26 +45,51 @@ _ALL_REDUCE_RANKS = (2, 4, 8)
 _EAGERLY_TIMED = frozenset({"causal_conv1d_fn_qkv3"})
 
 
+#: Kernels of a prompt and of a decode, whose times are summed.
+Phases = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class Measured(NamedTuple):
+    """The tables of one engine: its folder, and the releases that were measured."""
+
+    engine: str
+    release: str
+    release_ampere: str
+
+    def on(self, gpu: Gpu) -> str:
+        """The release that was measured on `gpu`."""
+        return self.release_ampere if gpu.generation is Generation.AMPERE else self.release
+
+
+#: SGLang timed block-scaled FP8 GEMMs inside a CUDA graph, and both engines run DeepGEMM; it alone timed FlashInfer's
+#: MXFP4 experts with MXFP8 activations, which vLLM can be told to use.
+SGLANG_TABLES = Measured("sglang", "0.5.14", "0.5.10")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEngine:
+    """What was measured of an engine, and under which names; the engine hands it in."""
+
+    tables: Measured
+    state_kernels: tuple[tuple[str, Phases], ...]  # operation -> its kernels
+    whole_latent_block: bool  # MLA with its projections; otherwise its kernels alone
+
+
 @cache
-def kernels_on(gpu: Gpu, engine: str) -> Kernels | None:
+def kernels_on(gpu: Gpu, engine: MeasuredEngine) -> Kernels | None:
     """What was measured of `engine` on `gpu`; None where nothing was, or the package is not installed."""
     system = _SYSTEMS.get(gpu.name)
-    releases = _RELEASES_AMPERE if gpu.generation is Generation.AMPERE else _RELEASES
-    if system is None or engine not in releases or installed_release() is None:
-        return None
-    return Kernels(system, engine, releases)
+    return None if system is None or installed_release() is None else Kernels(system, gpu, engine)
 
 
 class Kernels:
     """Measured operations of one engine on one GPU: seconds of a TP rank, or None where the shape was not measured."""
 
-    def __init__(self, system: str, engine: str, releases: dict[str, str]) -> None:
-        self.engine = engine
-        self._own = Table(system, engine, releases[engine])
-        self._siblings = Table(system, engine, releases[engine], siblings=True)
-        #: SGLang timed block-scaled FP8 GEMMs inside a CUDA graph, and both engines run DeepGEMM; it alone timed
-        #: FlashInfer's MXFP4 experts with MXFP8 activations, which vLLM can be told to use.
-        self._sglang = Table(system, "sglang", releases["sglang"])
+    def __init__(self, system: str, gpu: Gpu, engine: MeasuredEngine) -> None:
+        self.engine, tables = engine, engine.tables
+        self._own = Table(system, tables.engine, tables.on(gpu))
+        self._siblings = Table(system, tables.engine, tables.on(gpu), siblings=True)
+        self._sglang = Table(system, SGLANG_TABLES.engine, SGLANG_TABLES.on(gpu))
 
     @property
     def name(self) -> str:
@@ -121,7 +130,7 @@ class Kernels:
 
     def latent_module(self, heads: int, dtype: str, all_heads: int) -> tuple[Surface | None, Surface | None]:
         """The whole MLA block, as vLLM runs it, of DeepSeek-V3's widths, projections included."""
-        if self.engine != "vllm" or dtype not in _GEMM:
+        if not self.engine.whole_latent_block or dtype not in _GEMM:
             return None, None
         prompts, decodes = (
             Operation("MLAModule", (prompts, heads, _KV, _FMHA, _gemm(dtype), all_heads)) for prompts in (True, False)
@@ -130,8 +139,8 @@ class Kernels:
         return self._own.prompts(prompts), found and found.less(_UNFUSED_NORMS_S.get(self._own.system, 0.0))
 
     def latent_kernels(self, heads: int) -> tuple[Surface | None, Surface | None]:
-        """SGLang's MLA kernels without the projections."""
-        if self.engine != "sglang":
+        """MLA kernels without the projections, as SGLang runs them."""
+        if self.engine.whole_latent_block:
             return None, None
         prompts = self._own.prompts(Operation("ContextMLA", (heads, _KV, _FMHA)))
         return prompts, self._own.decodes(Operation("GenerationMLA", (heads, _KV)))
@@ -163,7 +172,7 @@ class Kernels:
             known = [grid for grid in grids if grid is not None]
             return Grid.sum(known) if len(known) == len(grids) else None
 
-        prompts, decodes = _STATE_KERNELS[operation, self.engine]
+        prompts, decodes = dict(self.engine.state_kernels)[operation]
         return all_of(prompts, "context"), all_of(decodes, "generation")
 
 

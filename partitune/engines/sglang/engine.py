@@ -25,6 +25,7 @@ from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
 from partitune.engines.sglang.cuda_graphs import capture_sizes
 from partitune.engines.sglang.defaults import FEWEST_ROWS, default_knobs, effective_knobs
+from partitune.engines.sglang.kernels import MEASURED, expert_kernel
 from partitune.engines.sglang.kv_planning import kv_blocks, plan_kv
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.logs import SglangReadout
@@ -38,7 +39,7 @@ from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import OutOfMemory, Refused, SpecError
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Layout, RankOrder
-from partitune.models.architecture import Architecture, Ffn
+from partitune.models.architecture import Architecture
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
 from partitune.simulation.run import Run
@@ -58,6 +59,7 @@ class Sglang:
     """The engine SGLang."""
 
     name = "sglang"
+    measured = MEASURED
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "SGLANG_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
         "model_path": "model",
@@ -137,10 +139,8 @@ class Sglang:
         )
 
     def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
-        """8-bit activations with mxfp4 weights on data-centre Blackwell (`layers/quantization/mxfp4.py`; PR 34299)."""
-        mxfp4 = any(layer.ffn.kind is Ffn.MOE and layer.ffn.expert_dtype == "mxfp4" for layer in architecture.layers)
-        special = architecture.architecture.startswith("GptOss")
-        return "w4a8_mxfp4_mxfp8" if mxfp4 and not special and gpu.generation.value.data_centre_blackwell else None
+        """The usual one, but for mxfp4 on data-centre Blackwell."""
+        return expert_kernel(architecture, gpu)
 
     def is_asynchronous(self, deployment: Deployment) -> bool:
         """Never with a pipeline: overlap scheduling is forced off (`arg_groups/overrides.py`)."""

@@ -23,6 +23,7 @@ from partitune.engines.scheduling import Flow
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.cuda_graphs import capture_sizes
 from partitune.engines.vllm.defaults import default_knobs, effective_knobs
+from partitune.engines.vllm.kernels import MEASURED
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, plan_kv, window_blocks
 from partitune.engines.vllm.kv_recording import verify_kv
@@ -66,6 +67,7 @@ class Vllm:
     """The engine vLLM."""
 
     name = "vllm"
+    measured = MEASURED
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
         "VLLM_USE_V2_MODEL_RUNNER": "engine.runner",
