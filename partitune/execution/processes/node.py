@@ -34,7 +34,7 @@ from partitune.execution.processes.long_logs import cut_log, read_log
 
 #: Seconds that a family gets to end in order when whoever measures it died.
 ABANDONED_S = 10.0
-#: Seconds that a port and the memory of a GPU may stay taken after the last process went (K. 79: 15 s to minutes).
+#: Seconds that a port and the memory of a GPU may stay taken after the last process went (seen: 15 s to minutes).
 RELEASE_S = 60.0
 
 
@@ -109,6 +109,10 @@ class Node(Protocol):
 
     def clean(self) -> tuple[str, ...]:
         """The janitor: end what earlier runs left, one sentence each; lift the quarantine if that succeeds."""
+        ...
+
+    def close(self) -> None:
+        """End every family that was started through this object and still runs."""
         ...
 
 

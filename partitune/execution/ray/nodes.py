@@ -8,15 +8,16 @@ Actors are never restarted by Ray: a new one would know nothing of what the old 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from partitune.errors import ClusterError, NodeLost, PartituneError
 from partitune.execution.processes.launch import ProcessCommand
-from partitune.execution.processes.node import LocalNode, Node, PortState, ProcessState, StopProof
+from partitune.execution.processes.node import LocalNode, Node
 
 #: Ray sets it to 1 in every worker that did not ask for CPUs; an engine takes it for the site's wish.
 _SET_BY_RAY = "OMP_NUM_THREADS"
@@ -41,57 +42,26 @@ class NodeAgent:
 
 
 class RayNode:
-    """One machine of the group, as `Node`."""
+    """One machine of the group. What `Node` asks of a machine is asked of the one behind the actor."""
 
     def __init__(self, agent: Any, host: str) -> None:
         self._agent = agent
         self.host = host
 
-    def start(self, name: str, trial: str, plan: ProcessCommand, port: int | None) -> None:
-        """As LocalNode."""
-        own = plan if _SET_BY_RAY in plan.env else replace(plan, unset=(*plan.unset, _SET_BY_RAY))
-        self._do("start", name, trial, own, port)
-
-    def state(self, name: str) -> ProcessState:
-        """As LocalNode."""
-        found: ProcessState = self._do("state", name)
-        return found
-
-    def log(self, name: str) -> str:
-        """As LocalNode."""
-        return str(self._do("log", name))
-
-    def stop(self, name: str, grace_s: float) -> StopProof:
-        """As LocalNode."""
-        proof: StopProof = self._do("stop", name, grace_s)
-        return proof
-
-    def port_state(self, port: int, name: str | None) -> PortState:
-        """As LocalNode."""
-        return PortState(self._do("port_state", port, name))
-
-    def free_port(self) -> int:
-        """As LocalNode."""
-        return int(self._do("free_port"))
-
-    def scratch_file(self, trial: str, name: str) -> str:
-        """As LocalNode."""
-        return str(self._do("scratch_file", trial, name))
-
-    def read_file(self, path: str) -> str:
-        """As LocalNode."""
-        return str(self._do("read_file", path))
-
-    def clean(self) -> tuple[str, ...]:
-        """As LocalNode."""
-        return tuple(self._do("clean"))
+    def start(self, name: str, trial: str, process: ProcessCommand, port: int | None) -> None:
+        """Start it there, without what Ray adds to a worker's environment."""
+        own = process if _SET_BY_RAY in process.env else replace(process, unset=(*process.unset, _SET_BY_RAY))
+        self._ask("start", name, trial, own, port)
 
     def close(self) -> None:
         """End whatever still runs there; on a machine that is gone nothing does."""
         with suppress(NodeLost):
-            self._do("close")
+            self._ask("close")
 
-    def _do(self, method: str, *arguments: object) -> Any:
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return partial(self._ask, method)
+
+    def _ask(self, method: str, *arguments: object) -> Any:
         return answer(self._agent.do.remote(method, arguments), self.host)
 
 
@@ -101,7 +71,7 @@ class RayNodes:
     def __init__(self, gpus: int, folder: str | None = None) -> None:
         self._gpus = gpus
         self._folder = folder
-        self._held: tuple[RayNode, ...] = ()
+        self._held: tuple[Node, ...] = ()
 
     def __getstate__(self) -> tuple[int, str | None]:
         return self._gpus, self._folder
@@ -128,7 +98,7 @@ class RayNodes:
             for node in held:
                 node.close()
 
-    def _agents(self) -> tuple[RayNode, ...]:
+    def _agents(self) -> tuple[Node, ...]:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -142,7 +112,8 @@ class RayNodes:
             ).remote(self._folder)
             for bundle in range(group.bundle_count)
         ]
-        return tuple(RayNode(agent, answer(agent.host.remote(), f"node {n}")) for n, agent in enumerate(agents))
+        nodes = [RayNode(agent, answer(agent.host.remote(), f"node {n}")) for n, agent in enumerate(agents)]
+        return tuple(cast("Node", node) for node in nodes)  # its other methods are found when they are called
 
 
 def answer(reference: Any, host: str) -> Any:

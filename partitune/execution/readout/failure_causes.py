@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -33,74 +33,52 @@ class _Rank(IntEnum):
     ECHO = 4
 
 
-_Rule = tuple[FailureKind, _Rank, Sequence[re.Pattern[str]]]
-
+#: Every other kind explains itself.
+_RANKS: Mapping[FailureKind, _Rank] = {
+    FailureKind.ENGINE: _Rank.EXCEPTION,
+    FailureKind.RENDEZVOUS: _Rank.NETWORK,
+    FailureKind.COLLECTIVE: _Rank.NETWORK,
+    FailureKind.KILLED: _Rank.KILLED,
+    FailureKind.DEAD: _Rank.ECHO,
+}
 _MEMORY = frozenset({FailureKind.OOM, FailureKind.KV_TOO_SMALL, FailureKind.MEMORY_TAKEN})
 _REFUSED = frozenset({FailureKind.ARGUMENT, FailureKind.UNSUPPORTED})
 
 #: What lines look like beside the engine's own words, tried in this order. Searched in one line, `^` is where its
 #: message begins.
-_SIGNS: tuple[tuple[FailureKind, _Rank, tuple[str, ...]], ...] = (
-    (
-        FailureKind.KILLED,
-        _Rank.KILLED,
-        (r"exit code:? (?:None|-(?:4|6|7|8|9|11))\b", r"^Killed$", r"killed due to the node running low on memory"),
+_SIGNS: Mapping[FailureKind, tuple[str, ...]] = {
+    FailureKind.KILLED: (
+        r"exit code:? (?:None|-(?:4|6|7|8|9|11))\b",
+        r"^Killed$",
+        r"killed due to the node running low on memory",
     ),
-    (FailureKind.DEAD, _Rank.ECHO, (r"died unexpectedly|died with exit code|died during initialization",)),
-    (
-        FailureKind.OOM,
-        _Rank.EXPLAINED,
-        (
-            r"(?:CUDA|HIP|XPU|NPU) out of memory",
-            r"CUDA error: out of memory|Cuda failure.*'out of memory'",
-            r"\bOutOfMemoryError|^MemoryError|std::bad_alloc|can't allocate memory",
-        ),
+    FailureKind.DEAD: (r"died unexpectedly|died with exit code|died during initialization",),
+    FailureKind.OOM: (
+        r"(?:CUDA|HIP|XPU|NPU) out of memory",
+        r"CUDA error: out of memory|Cuda failure.*'out of memory'",
+        r"\bOutOfMemoryError|^MemoryError|std::bad_alloc|can't allocate memory",
     ),
-    (FailureKind.KV_TOO_SMALL, _Rank.EXPLAINED, ()),
-    (FailureKind.MEMORY_TAKEN, _Rank.EXPLAINED, ()),
-    (
-        FailureKind.UNSUPPORTED,
-        _Rank.EXPLAINED,
-        (r"(?i)^\S*(?:Error|Exception)\b.*\bnot support\w* pipeline parallel",),
+    FailureKind.KV_TOO_SMALL: (),
+    FailureKind.MEMORY_TAKEN: (),
+    FailureKind.UNSUPPORTED: (r"(?i)^\S*(?:Error|Exception)\b.*\bnot support\w* pipeline parallel",),
+    FailureKind.PARTITION: (r"Invalid partition string", r"(?:len|sum)\(partitions\)=\d+ does not match"),
+    FailureKind.PORT: (r"(?i)address already in use|EADDRINUSE|port is already in use",),
+    FailureKind.ARGUMENT: (r"^[\w. -]{1,80}: error: ", r"\d+ validation errors? for \w*(?:Config|Args)\b"),
+    FailureKind.RENDEZVOUS: (
+        r"DistStoreError|DistNetworkError|client socket has (?:timed out|failed)",
+        r"connectFullMesh failed",
+        r"Timed out after \d+ seconds waiting for clients",
     ),
-    (
-        FailureKind.PARTITION,
-        _Rank.EXPLAINED,
-        (r"Invalid partition string", r"(?:len|sum)\(partitions\)=\d+ does not match"),
+    FailureKind.COLLECTIVE: (
+        r"\bNCCL error|\bnccl(?:Unhandled|Internal|System|Remote)\w*Error",
+        r"Watchdog caught collective|DistBackendError|Connection closed by peer",
+        r"^(?:[\w.]+\.)?(?:Connection\w+Error|BrokenPipeError|EOFError|ZMQError|CancelledError|TimeoutError)\b",
     ),
-    (FailureKind.PORT, _Rank.EXPLAINED, (r"(?i)address already in use|EADDRINUSE|port is already in use",)),
-    (
-        FailureKind.ARGUMENT,
-        _Rank.EXPLAINED,
-        (r"^[\w. -]{1,80}: error: ", r"\d+ validation errors? for \w*(?:Config|Args)\b"),
+    FailureKind.ENGINE: (
+        r"^(?:[A-Za-z_][\w.]*\.)?(?:[A-Z]\w{0,80})?(?:Error|Exception)(?:: |$)",
+        r"^Fatal Python error|Segfault encountered",
     ),
-    (
-        FailureKind.RENDEZVOUS,
-        _Rank.NETWORK,
-        (
-            r"DistStoreError|DistNetworkError|client socket has (?:timed out|failed)",
-            r"connectFullMesh failed",
-            r"Timed out after \d+ seconds waiting for clients",
-        ),
-    ),
-    (
-        FailureKind.COLLECTIVE,
-        _Rank.NETWORK,
-        (
-            r"\bNCCL error|\bnccl(?:Unhandled|Internal|System|Remote)\w*Error",
-            r"Watchdog caught collective|DistBackendError|Connection closed by peer",
-            r"^(?:[\w.]+\.)?(?:Connection\w+Error|BrokenPipeError|EOFError|ZMQError|CancelledError|TimeoutError)\b",
-        ),
-    ),
-    (
-        FailureKind.ENGINE,
-        _Rank.EXCEPTION,
-        (
-            r"^(?:[A-Za-z_][\w.]*\.)?(?:[A-Z]\w{0,80})?(?:Error|Exception)(?:: |$)",
-            r"^Fatal Python error|Segfault encountered",
-        ),
-    ),
-)
+}
 #: Exceptions with which an engine turns its arguments down before it starts anything.
 _TURNED_DOWN = re.compile(r"^(?:ValueError|NotImplementedError|AssertionError|TypeError)\b")
 
@@ -148,7 +126,7 @@ def failure_of(logs: Sequence[str], readout: Readout) -> RunError | None:
 
 def find_cause(logs: Sequence[str], readout: Readout) -> Cause | None:
     """The earliest line of the best rank, None where no line looks like an error. Never raises."""
-    words, rules = readout.logs, _rules(readout)
+    words, signs = readout.logs, _signs(readout)
     lines = list(
         heapq.merge(*(lines_of(log, node, readout) for node, log in enumerate(logs)), key=lambda line: line.time)
     )
@@ -165,10 +143,15 @@ def find_cause(logs: Sequence[str], readout: Readout) -> Cause | None:
         # An indented line is source code in a traceback, which quotes messages that were not said.
         quoted = line.message.startswith((" ", "\t")) and not line.message.lstrip().startswith("what():")
         phase = _phase_of(line, furthest, of_process)
-        verdict = None if line.is_quiet or quoted else _judge(line, phase, rules, words.outer_processes)
-        if verdict is None or (best is not None and best[0] <= verdict[1]):
+        kind = None if line.is_quiet or quoted else _kind_of(line, signs)
+        if kind is None:
             continue
-        kind, rank = verdict
+        outside = phase is Phase.SPAWN and line.process in words.outer_processes
+        if kind is FailureKind.ENGINE and outside and _TURNED_DOWN.match(line.message):
+            kind = FailureKind.ARGUMENT
+        rank = _RANKS.get(kind, _Rank.EXPLAINED)
+        if best is not None and best[0] <= rank:
+            continue
         text = " ".join([line.message, *_around(lines, index)])[:_LONGEST_MESSAGE]
         if kind is FailureKind.ARGUMENT and re.search(words.no_such_model, text):
             kind = FailureKind.UNSUPPORTED
@@ -194,23 +177,14 @@ def _phase_of(line: LogLine, furthest: Phase, of_process: Mapping[tuple[int, str
     return of_process.get((line.node, line.process), furthest)
 
 
-def _rules(readout: Readout) -> Sequence[_Rule]:
-    """Signs of failure with the engine's own among them."""
+def _signs(readout: Readout) -> Mapping[FailureKind, Sequence[re.Pattern[str]]]:
+    """With the engine's own among them."""
     own = readout.logs.failures
-    return [
-        (kind, rank, [re.compile(pattern) for pattern in (*patterns, *own.get(kind, ()))])
-        for kind, rank, patterns in _SIGNS
-    ]
+    return {kind: [re.compile(sign) for sign in (*signs, *own.get(kind, ()))] for kind, signs in _SIGNS.items()}
 
 
-def _judge(line: LogLine, phase: Phase, rules: Sequence[_Rule], outer: Set[str]) -> tuple[FailureKind, _Rank] | None:
-    for kind, rank, patterns in rules:
-        if any(pattern.search(line.message) for pattern in patterns):
-            outside = phase is Phase.SPAWN and line.process in outer
-            if kind is FailureKind.ENGINE and outside and _TURNED_DOWN.match(line.message):
-                return FailureKind.ARGUMENT, _Rank.EXPLAINED
-            return kind, rank
-    return None
+def _kind_of(line: LogLine, signs: Mapping[FailureKind, Sequence[re.Pattern[str]]]) -> FailureKind | None:
+    return next((kind for kind, own in signs.items() if any(sign.search(line.message) for sign in own)), None)
 
 
 def _around(lines: Sequence[LogLine], index: int) -> Iterator[str]:
