@@ -17,7 +17,7 @@ from partitune.engines.deployment import Deployment
 
 
 class Phase(IntEnum):
-    """What is going on."""
+    """What is going on while an engine starts; later ones are further."""
 
     SPAWN = 0  # processes start and read their arguments
     RENDEZVOUS = 1  # ranks find one another

@@ -47,9 +47,9 @@ class SimulatorDriver:
         shares = [len(part.rank_load.requests) / len(part.load.requests) for part in problem.parts]
         served = [of_all_ranks(metrics(run, problem.goodput), share) for run, share in zip(runs, shares, strict=True)]
         capacity = {"kv_tokens": float(ranks * plan.tokens), "kv_blocks": float(ranks * plan.num_blocks)}
-        found = {**run_figures(problem, served), **capacity}
+        figures = {**run_figures(problem, served), **capacity}
         return Measurement(
-            metrics=found,
+            metrics=figures,
             stages=stages,
             regime=resolved.flow.name,
             kv_blocks=plan.num_blocks,
@@ -57,7 +57,7 @@ class SimulatorDriver:
             limiting_stage=stage,
             limiting_reason=reason,
             simulated=True,
-            constraints=missed_limits(problem, found),
+            constraints=missed_limits(problem, figures),
         )
 
     def run_without_host(self, candidate: Candidate) -> Run:
@@ -76,7 +76,7 @@ class SimulatorDriver:
 def _start(resolved: ResolvedCandidate) -> KvPlan:
     """What the engine does before it takes requests. Raises Refused or OutOfMemory, graded."""
     if broken := resolved.violations:
-        reasons = "; ".join(f"{one.message} [{one.source}]" for one in broken)
+        reasons = "; ".join(f"{violation.message} [{violation.source}]" for violation in broken)
         raise Refused(f"the engine refuses this: {reasons}", excess=float(len(broken)))
     _check_weights(resolved.memory)
     try:
@@ -153,8 +153,8 @@ def limit_of(runs: Sequence[Run], stages: Sequence[StageReport], plan: KvPlan) -
             f"KV memory: stage {stage} holds {plan.stage_blocks[stage]} blocks and {preemptions} requests were "
             "preempted; layers moved off this stage give every stage more blocks"
         )
-    slowest = max(stages, key=lambda one: one.compute_s)
-    mean_s = sum(one.compute_s for one in stages) / len(stages)
+    slowest = max(stages, key=lambda stage: stage.compute_s)
+    mean_s = sum(stage.compute_s for stage in stages) / len(stages)
     share = f"stage {slowest.stage} computes longest, {slowest.compute_s / mean_s:.2f} × the mean"
     if slowest.busy_fraction < 0.5:
         in_flight = sum(run.in_pipeline_s for run in runs) / sum(run.makespan_s for run in runs)

@@ -50,8 +50,8 @@ class SiteDriver:
     def measure(self, candidate: Candidate) -> Measurement:
         """As the class does it."""
         if self._driver is None:
-            made = _class(self._runner, self._file, self._name, self._text)
-            self._driver = cast("Driver", made(self._problem, self._runner))
+            driver = _class(self._runner, self._file, self._name, self._text)
+            self._driver = cast("Driver", driver(self._problem, self._runner))
         return self._driver.measure(candidate)
 
 
@@ -86,13 +86,13 @@ def _class(runner: Runner, file: str, name: str, text: str) -> type[Any]:
         line = getattr(error, "lineno", None) or _line_in(error, file)
         where = f"{file}:{line}" if line else file
         raise runner.error("driver", text=f"{where} cannot be run: {type(error).__name__}: {error}") from error
-    found = module.__dict__.get(name)
-    if not isinstance(found, type):
+    chosen = module.__dict__.get(name)
+    if not isinstance(chosen, type):
         own = [key for key, value in module.__dict__.items() if getattr(value, "__module__", "") == module.__name__]
         raise runner.error("driver", text=f"{file} has no class {name}; it has {', '.join(own) or 'none'}")
-    if not callable(getattr(found, "measure", None)):
+    if not callable(getattr(chosen, "measure", None)):
         raise runner.error("driver", text=f"{name} of {file} has no method measure(candidate), which every driver has")
-    return found
+    return chosen
 
 
 def _line_in(error: BaseException, file: str) -> int | None:

@@ -44,11 +44,11 @@ def _ask(query: str) -> list[list[str]]:
         return []
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
     except subprocess.TimeoutExpired:
         return []
     return (
-        [[cell.strip() for cell in line.split(",", query.count(","))] for line in said.stdout.splitlines() if line]
-        if said.returncode == 0
+        [[cell.strip() for cell in line.split(",", query.count(","))] for line in done.stdout.splitlines() if line]
+        if done.returncode == 0
         else []
     )

@@ -82,13 +82,13 @@ class Start:
 
     def survivors(self) -> list[int]:
         """Living processes of the family: recorded, born of recorded ones, or with the marker."""
-        found = set()
-        for one in (*self.keepers, *((self.engine,) if self.engine else ())):
-            if one.lives:
-                found |= {one.pid, *descendants(one.pid)}
+        family = set()
+        for process in (*self.keepers, *((self.engine,) if self.engine else ())):
+            if process.lives:
+                family |= {process.pid, *descendants(process.pid)}
         wanted = f"{MARKER}={self.marker}\0".encode()
-        found |= {pid for pid in psutil.pids() if pid not in found and wanted in _environment(pid)}
-        return sorted(pid for pid in found if start_ticks(pid) is not None)
+        family |= {pid for pid in psutil.pids() if pid not in family and wanted in _environment(pid)}
+        return sorted(pid for pid in family if start_ticks(pid) is not None)
 
     def end(self, grace_s: float) -> list[int]:
         """Wait for the keepers to do their work, then kill what lives; who had to be killed.

@@ -70,8 +70,14 @@ class Node(Protocol):
         """Its address as the others reach it."""
         ...
 
-    def start(self, name: str, trial: str, plan: ProcessCommand, port: int | None) -> None:
-        """Start a family of processes that will listen on `port`.
+    def start(self, name: str, trial: str, process: ProcessCommand, port: int | None) -> None:
+        """Start a family of processes, recorded before it runs; it ends with whoever measures, whatever happens.
+
+        Args:
+            name: of the family within this object's life, by which everything else here is asked.
+            trial: whose marker, folder and log it gets.
+            process: what is started.
+            port: that it will listen on, of which nobody may be left afterwards; None: of none.
 
         Raises:
             LaunchFailed: the port is taken, or the machine cannot start a process.
@@ -80,7 +86,7 @@ class Node(Protocol):
         ...
 
     def state(self, name: str) -> ProcessState:
-        """Whether that family lives."""
+        """Whether that family lives, and how its first process ended."""
         ...
 
     def log(self, name: str) -> str:
@@ -88,7 +94,10 @@ class Node(Protocol):
         ...
 
     def stop(self, name: str, grace_s: float) -> StopProof:
-        """End that family: it gets `grace_s` to do it itself. The machine is quarantined when something is left."""
+        """End that family: it gets `grace_s` seconds to do it itself, then it is killed.
+
+        Where a process, the port or memory of a GPU is left, the proof names it and the machine is quarantined.
+        """
         ...
 
     def port_state(self, port: int, name: str | None) -> PortState:
@@ -96,7 +105,7 @@ class Node(Protocol):
         ...
 
     def free_port(self) -> int:
-        """A port nobody listens on now."""
+        """A port nobody listens on now; it is not held, so another program may take it."""
         ...
 
     def scratch_file(self, trial: str, name: str) -> str:
@@ -126,13 +135,13 @@ class NodeSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalNodes:
-    """This machine; several nodes of a plan all stand on it."""
+    """This machine; several nodes of a start all stand on it."""
 
     folder: Path = field(default_factory=state_folder)
 
     @contextmanager
     def nodes(self, count: int) -> Iterator[Sequence[Node]]:
-        """This machine `count` times."""
+        """This machine `count` times; whatever still runs on it ends when the block is left."""
         node = LocalNode("127.0.0.1", self.folder)
         try:
             yield (node,) * count
@@ -147,7 +156,7 @@ class _Family:
     start: Start
     keeper: subprocess.Popen[bytes]
     log: Path
-    said: bytearray = field(default_factory=bytearray)
+    heard_so_far: bytearray = field(default_factory=bytearray)
     over: bool = False  # both keepers are gone
 
     def listen(self, timeout_s: float = 0.0) -> None:
@@ -158,11 +167,11 @@ class _Family:
             if not select.select([self.keeper.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 return
             heard = os.read(self.keeper.stdout.fileno(), 4096)
-            self.said += heard
+            self.heard_so_far += heard
             self.over = not heard
 
     def event(self, kind: str) -> dict[str, object] | None:
-        events = [json.loads(line) for line in self.said.split(b"\n")[:-1]]
+        events = [json.loads(line) for line in self.heard_so_far.split(b"\n")[:-1]]
         return next((event for event in reversed(events) if event["event"] == kind), None)
 
     def tell(self, words: str) -> None:
@@ -183,37 +192,37 @@ class LocalNode:
         self._families: dict[str, _Family] = {}
         self.host = host
 
-    def start(self, name: str, trial: str, plan: ProcessCommand, port: int | None) -> None:
-        """Record, then start under a keeper."""
+    def start(self, name: str, trial: str, process: ProcessCommand, port: int | None) -> None:
+        """Under a supervisor of its own. Linux only, as elsewhere nothing can prove that a process has ended."""
         if sys.platform != "linux":
             raise LaunchFailed("engines are started on Linux only: elsewhere nothing can prove that one has ended")
         self._refuse_in_quarantine()
         if port is not None and self.port_state(port, None) is not PortState.FREE:
             raise LaunchFailed(f"port {port} of {self.host} is taken by another program; let the port be `auto`")
-        own = {key: value for key, value in os.environ.items() if key not in plan.unset}
-        env = {**own, **plan.env, MARKER: f"{trial}/{name}", "SPT_NOENV": "1"}  # else setproctitle wipes the marker
+        own = {key: value for key, value in os.environ.items() if key not in process.unset}
+        env = {**own, **process.env, MARKER: f"{trial}/{name}", "SPT_NOENV": "1"}  # else setproctitle wipes the marker
         try:
             log = Path(self.scratch_file(trial, f"{name}.log"))
-            start = self._ledger.open(trial, name, port, used_mib(env) if plan.uses_gpus else {})
+            start = self._ledger.open(trial, name, port, used_mib(env) if process.uses_gpus else {})
         except OSError as error:
             raise LaunchFailed(f"{self.host} cannot record a start in {self._folder}: {error.strerror}") from error
         order = {
-            "argv": plan.argv, "env": env, "log": str(log), "folder": str(log.parent), "record": str(start.file),
+            "argv": process.argv, "env": env, "log": str(log), "folder": str(log.parent), "record": str(start.file),
             "grace_s": ABANDONED_S,
         }  # fmt: skip
         command = [sys.executable, "-I", "-S", keeper.__file__]
         pipe = subprocess.PIPE
         try:
             with log.open("ab") as errors:  # not the parent's: who waits for its end must not wait for the keepers
-                process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
+                supervisor = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
         except OSError as error:
             self._ledger.close(start)
             raise LaunchFailed(f"{self.host} cannot start a process: {error.strerror}") from error
-        family = self._families[name] = _Family(start, process, log)
+        family = self._families[name] = _Family(start, supervisor, log)
         family.tell(json.dumps(order) + "\n")
 
     def state(self, name: str) -> ProcessState:
-        """Whether the keepers keep anything."""
+        """By the word of its supervisors."""
         family = self._families[name]
         family.listen()
         if not family.over and family.event("ended") is None:
@@ -223,11 +232,11 @@ class LocalNode:
         return ProcessState(running=False, exit_code=code if isinstance(code, int) else None)
 
     def log(self, name: str) -> str:
-        """Its head and its tail."""
+        """Of a log of many megabytes, its head and its tail."""
         return read_log(self._families[name].log)
 
     def stop(self, name: str, grace_s: float) -> StopProof:
-        """Ask, wait, kill, and look."""
+        """Through its supervisors, and past them where they are stuck."""
         family = self._families.pop(name, None)
         if family is None:
             return StopProof()
@@ -245,9 +254,9 @@ class LocalNode:
     def port_state(self, port: int, name: str | None) -> PortState:
         """Every listener counts: engines let others share their port."""
         listening = [
-            one.pid
-            for one in psutil.net_connections("tcp")
-            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port
+            connection.pid
+            for connection in psutil.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
         ]
         if not listening:
             return PortState.FREE
@@ -255,19 +264,19 @@ class LocalNode:
         return PortState.OURS if set(listening) <= ours else PortState.FOREIGN
 
     def free_port(self) -> int:
-        """Chosen by the kernel."""
+        """Chosen by the kernel, on any address of this machine."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 
     def scratch_file(self, trial: str, name: str) -> str:
-        """In the trial's folder."""
+        """In the folder of that trial, which is made if it is not there."""
         file = self._folder / "trials" / trial / name
         file.parent.mkdir(parents=True, exist_ok=True)
         return str(file)
 
     def read_file(self, path: str) -> str:
-        """Broken UTF-8 is replaced."""
+        """Bytes that are no UTF-8 are replaced."""
         try:
             return Path(path).read_text(errors="replace")
         except FileNotFoundError:
@@ -275,17 +284,19 @@ class LocalNode:
 
     def clean(self) -> tuple[str, ...]:
         """End every family whose owner is gone, or that was left unclean."""
-        said = []
+        sentences = []
         for start in self._ledger.starts():
             if start.is_leftover and start.file not in {family.start.file for family in self._families.values()}:
                 killed = start.end(ABANDONED_S + keeper.LONGEST_END_S)
                 left = self._prove(start)
                 state = f"left: {', '.join(left)}" if left else "nothing is left"
-                said.append(f"{self.host}: trial {start.trial}, {start.name}: {len(killed)} processes ended, {state}")
-        return tuple(said)
+                sentences.append(
+                    f"{self.host}: trial {start.trial}, {start.name}: {len(killed)} processes ended, {state}"
+                )
+        return tuple(sentences)
 
     def close(self) -> None:
-        """Stop whatever runs."""
+        """One family after the other."""
         for name in list(self._families):
             self.stop(name, ABANDONED_S)
 

@@ -47,9 +47,9 @@ class RayGroup:
     def fits(self, machines: Sequence[RayMachine]) -> int:
         """How many such groups the machines hold at the same time, if nobody else uses them."""
         if self.hosts:
-            by_address = {one.address: one for one in machines}
+            by_address = {machine.address: machine for machine in machines}
             return min(by_address[host].gpus // self.gpus if host in by_address else 0 for host in self.hosts)
-        rooms = [one.gpus // self.gpus for one in machines]
+        rooms = [machine.gpus // self.gpus for machine in machines]
         most = sum(rooms) // self.nodes
         return next((count for count in range(most, 0, -1) if self._spreads(rooms, count)), 0)
 
@@ -61,11 +61,11 @@ class RayGroup:
         """Raise ClusterError when not even one group fits: what was asked for, and what every node has."""
         if self.fits(machines):
             return
-        there = ", ".join(f"{one.address} has {one.gpus}" for one in machines) or "no node lives"
-        fitting = sum(one.gpus >= self.gpus for one in machines)
+        there = ", ".join(f"{machine.address} has {machine.gpus}" for machine in machines) or "no node lives"
+        fitting = sum(machine.gpus >= self.gpus for machine in machines)
         short = f"{fitting} of {len(machines)} nodes have {self.gpus} GPUs or more"
         wanted = f"{self.nodes} node{'s' if self.nodes > 1 else ''} with {self.gpus} GPUs"
-        if absent := [host for host in self.hosts if host not in {one.address for one in machines}]:
+        if absent := [host for host in self.hosts if host not in {machine.address for machine in machines}]:
             short = f"{', '.join(absent)} is not in the cluster"
         raise ClusterError(
             f"{where} can never run this search: a trial needs {wanted}{' each' if self.nodes > 1 else ''}, and {short}"
@@ -78,5 +78,5 @@ def machines() -> tuple[RayMachine, ...]:
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    found = [RayMachine(one["NodeManagerAddress"], dict(one["Resources"])) for one in nodes if one["Alive"]]
-    return tuple(sorted(found, key=lambda one: (one.address, -one.gpus)))
+    living = [RayMachine(node["NodeManagerAddress"], dict(node["Resources"])) for node in nodes if node["Alive"]]
+    return tuple(sorted(living, key=lambda machine: (machine.address, -machine.gpus)))

@@ -42,9 +42,9 @@ def check_raylets(setup: Setup) -> None:
             f"Ray at {address} cannot be used: {error}. {engine}'s Ray executor needs a running cluster"
         ) from error
     try:
-        found = machines()
-        if sum(one.gpus for one in found) < setup.reservation.most_gpus:
-            there = ", ".join(f"{one.address} has {one.gpus}" for one in found)
+        nodes = machines()
+        if sum(node.gpus for node in nodes) < setup.reservation.most_gpus:
+            there = ", ".join(f"{node.address} has {node.gpus}" for node in nodes)
             raise ClusterError(f"Ray at {address}: a trial needs {setup.reservation.most_gpus} GPUs, and {there}")
         stale = surprises(setup)
     finally:
@@ -62,16 +62,16 @@ def surprises(setup: Setup) -> list[str]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    living = [one for one in ray.nodes() if one["Alive"]]  # type: ignore[no-untyped-call]
+    living = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     look = ray.remote(num_cpus=0, max_retries=0)(_look())
     asked = [
-        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(one["NodeID"], soft=False)).remote()
-        for one in living
+        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote()
+        for node in living
     ]
     answers: list[dict[str, str]] = ray.get(asked, timeout=ANSWER_LIMIT_S)
     return [
-        f"the raylet of {one['NodeManagerAddress']} has {name}={value}"
-        for one, variables in zip(living, answers, strict=True)
+        f"the raylet of {node['NodeManagerAddress']} has {name}={value}"
+        for node, variables in zip(living, answers, strict=True)
         for name, value in setup.server.surprises(variables, tuple(setup.searched)).items()
     ]
 

@@ -139,8 +139,8 @@ def _last_object(text: str | bytes, source: str) -> _Found:
             f"{source}: the result that begins in line {line} is not complete JSON ({why}); was its writer ended?"
         )
     if last is None:
-        found = reprlib.repr(text[:200].strip())
-        raise BenchmarkFailed(f"{source}: looked for a JSON object at the start of a line, found {found}")
+        start_of_text = reprlib.repr(text[:200].strip())
+        raise BenchmarkFailed(f"{source}: looked for a JSON object at the start of a line, found {start_of_text}")
     return last
 
 
@@ -202,10 +202,11 @@ def _keys_of(form: BenchFormat, metric: str) -> Sequence[str]:
 
 def _compare(result: _Found, form: BenchFormat, metrics: Mapping[str, float], source: str) -> None:
     for name, keys in form.throughputs.items():
-        said = _number(result, keys, source)
-        if said is not None and not math.isclose(said, metrics[name], rel_tol=_AGREEMENT, abs_tol=1e-9):
+        printed = _number(result, keys, source)
+        if printed is not None and not math.isclose(printed, metrics[name], rel_tol=_AGREEMENT, abs_tol=1e-9):
             raise BenchmarkFailed(
-                f"{source}: {keys[0]} is {said:g}, but counts and duration give {metrics[name]:g}; one of them is wrong"
+                f"{source}: {keys[0]} is {printed:g}, but counts and duration give {metrics[name]:g}; "
+                "one of them is wrong"
             )
 
 
@@ -224,6 +225,8 @@ def _longest_gap(result: _Found, source: str) -> float | None:
 
 
 def _errors(result: _Found) -> tuple[str, ...]:
-    said = result.get("errors")
-    texts = [text[:200] for text in said if isinstance(text, str) and text.strip()] if isinstance(said, list) else []
+    errors = result.get("errors")
+    texts = (
+        [text[:200] for text in errors if isinstance(text, str) and text.strip()] if isinstance(errors, list) else []
+    )
     return tuple(dict.fromkeys(texts))[:3]

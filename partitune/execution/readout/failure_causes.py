@@ -165,8 +165,12 @@ def last_lines(logs: Sequence[str], readout: Readout, count: int = 20) -> str:
     """What each node said last, for a failure that no line explains."""
     parts = []
     for node, log in enumerate(logs):
-        told = [line.message for line in lines_of(log[-200_000:], node, readout)][-count:]
-        parts.append("\n".join([f"node {node}, last {len(told)} lines:", *told]) if told else f"node {node}: no output")
+        messages = [line.message for line in lines_of(log[-200_000:], node, readout)][-count:]
+        parts.append(
+            "\n".join([f"node {node}, last {len(messages)} lines:", *messages])
+            if messages
+            else f"node {node}: no output"
+        )
     return "\n".join(parts)
 
 
@@ -220,8 +224,8 @@ def _excess(kind: FailureKind, words: str, kv_left_gib: float, amounts: Sequence
     return None if missing is None else max(missing, _LEAST_EXCESS_GIB)
 
 
-def _gib(found: re.Match[str]) -> float:
-    return _number(found["size"]) * _GIB[found["unit"]]
+def _gib(amount: re.Match[str]) -> float:
+    return _number(amount["size"]) * _GIB[amount["unit"]]
 
 
 def _number(text: str) -> float:

@@ -17,7 +17,7 @@ from partitune.spec.workload import RandomWorkload, SingleLoad
 
 
 class Guidellm(LoadGenerator):
-    """`guidellm run`."""
+    """`guidellm run`: random requests only, at a rate or so many at once."""
 
     name = title = "guidellm"
     program = ("guidellm",)

@@ -99,13 +99,13 @@ def metrics_page(url: str) -> str:
 
 
 def _json(url: str, body: Mapping[str, object] | None, timeout_s: float) -> dict[str, object]:
-    said = _ask(url, body, timeout_s)
+    text = _ask(url, body, timeout_s)
     try:
-        answer = json.loads(said)
+        answer = json.loads(text)
     except ValueError as error:
-        raise Unhealthy(f"{url} answered {said[:200]!r}, which is no JSON") from error
+        raise Unhealthy(f"{url} answered {text[:200]!r}, which is no JSON") from error
     if not isinstance(answer, dict):
-        raise Unhealthy(f"{url} answered {said[:200]!r}; looked for a JSON object")
+        raise Unhealthy(f"{url} answered {text[:200]!r}; looked for a JSON object")
     return answer
 
 

@@ -27,7 +27,7 @@ _WARMUP = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LoadCommands:
-    """One load, alone."""
+    """One load of a study and everything that one run of it is started with."""
 
     server: ServerCommands
     problem: Problem  # under this load alone
@@ -37,7 +37,7 @@ class LoadCommands:
 
     @property
     def tool(self) -> LoadGenerator:
-        """The load generator."""
+        """The load generator that the runner names."""
         return LOAD_GENERATORS[self.benchmark.tool]
 
     @property

@@ -33,11 +33,11 @@ def prepare(setup: Setup, source: NodeSource) -> tuple[str, ...]:
         NodeLost: a machine went away meanwhile.
     """
     with source.nodes(setup.reservation.nodes) as nodes:
-        said = tuple(line for node in dict.fromkeys(nodes) for line in node.clean())
+        cleaned = tuple(line for node in dict.fromkeys(nodes) for line in node.clean())
         if setup.server.ranks.by_ray:
             check_raylets(setup)
         _check_flags(setup, nodes[0])
-    return said
+    return cleaned
 
 
 def all_commands(setup: Setup) -> Iterator[tuple[str, ...]]:

@@ -57,7 +57,7 @@ class ServerCommands:
 
     @property
     def gpus(self) -> int:
-        """GPUs of one start."""
+        """GPUs that one start takes, over all its nodes."""
         return self.problem.placement.layout.gpus
 
     @property
