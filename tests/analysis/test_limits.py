@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -21,14 +20,8 @@ from partitune.planning.resolve import resolve
 from partitune.planning.throughput import throughput_bound
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import SearchSpace, load_search_space
-
-
-def problem(name: str, **changes: Any) -> Problem:
-    return resolve(
-        with_settings(load_search_space(name), {key.replace("__", "."): value for key, value in changes.items()})
-    )
+from tests.builders import shipped_problem
 
 
 def of(posed: Problem, partition: tuple[int, ...] | None = None, /, **knobs: Knob) -> Distance:
@@ -50,7 +43,7 @@ def simulated_tok_s(posed: Problem, partition: tuple[int, ...], **knobs: Knob) -
     ],
 )
 def test_the_factors_multiply_to_what_is_reached(space: str, knobs: dict[str, Knob]) -> None:
-    posed = problem(space)
+    posed = shipped_problem(space)
     found = of(posed, None, **knobs)
     assert found.reached_tok_s == simulated_tok_s(posed, posed.default_partition, **knobs)
     assert math.prod(found.factors.values()) == pytest.approx(found.reached_tok_s / found.limit_tok_s, rel=1e-9)
@@ -60,7 +53,7 @@ def test_the_factors_multiply_to_what_is_reached(space: str, knobs: dict[str, Kn
 
 def test_the_limit_of_a_lone_decode_is_reading_the_weights_once_a_token() -> None:
     """Qwen3-8B: 36 layers of 8.19e9 parameters with head, less the 0.62e9 of an embedding that is only looked up."""
-    posed = problem("tiny", workload__requests=1, workload__prompt_tokens=1, workload__output_tokens=200)
+    posed = shipped_problem("tiny", workload__requests=1, workload__prompt_tokens=1, workload__output_tokens=200)
     read_bytes, bandwidth = 2 * (8.19e9 - 0.62e9), 864e9  # bf16; L40S data sheet
     # Two stages work on two tokens at a time: the limit of the balance, which one lone request cannot come near.
     assert of(posed).limit_tok_s == pytest.approx(2 * bandwidth / read_bytes, rel=0.05)
@@ -96,7 +89,7 @@ def test_the_throughput_bound_is_what_the_simulator_reaches(in_flight: int) -> N
 
 
 def test_one_group_in_flight_the_partition_cannot_matter() -> None:
-    posed = problem("kimi-k3-pp8-tp2")
+    posed = shipped_problem("kimi-k3-pp8-tp2")
     found = of(posed)
     assert found.in_flight == 1
     assert found.largest == "fill"
@@ -110,7 +103,7 @@ def test_one_group_in_flight_the_partition_cannot_matter() -> None:
 
 
 def test_with_the_pipe_full_the_same_partitions_differ() -> None:
-    posed = problem("kimi-k3-pp8-tp2")
+    posed = shipped_problem("kimi-k3-pp8-tp2")
     lopsided = (7, 11, 11, 11, 11, 11, 15, 16)
     found = of(posed, lopsided, max_num_batched_tokens=512)
     assert found.in_flight == 8 > found.knee
@@ -128,7 +121,7 @@ def test_below_the_knee_the_sum_counts() -> None:
 
     Prompts are cut into four steps too, and the last ends after sum + 3 slowest.
     """
-    posed = problem("kimi-k3-pp8-tp2", workload__output_tokens=512)
+    posed = shipped_problem("kimi-k3-pp8-tp2", workload__output_tokens=512)
     uneven = (11, 11, 11, 11, 11, 11, 11, 16)
     found = of(posed, uneven, max_num_batched_tokens=1024)
     assert found.in_flight == 4 < found.knee
@@ -138,22 +131,22 @@ def test_below_the_knee_the_sum_counts() -> None:
 
 def test_advice_is_followed_by_the_simulator() -> None:
     """The lever named for the smallest factor moves it."""
-    burst = problem("kimi-k3-pp8-tp2")
+    burst = shipped_problem("kimi-k3-pp8-tp2")
     assert "a smaller max_num_batched_tokens" in of(burst).advice
     assert of(burst, max_num_batched_tokens=512).factors["fill"] > 4 * of(burst).factors["fill"]
 
-    old = problem("kimi-k3-pp8-tp2", engine__version="0.30.0", engine__runner="v1")
+    old = shipped_problem("kimi-k3-pp8-tp2", engine__version="0.30.0", engine__runner="v1")
     cut = of(old, max_num_batched_tokens=512)
     assert "async_scheduling=false" in cut.advice
     assert of(old, max_num_batched_tokens=512, async_scheduling=False).reached_tok_s > 2 * cut.reached_tok_s
 
-    slots = problem("kimi-k3-pp8-tp2-sglang")
+    slots = shipped_problem("kimi-k3-pp8-tp2-sglang")
     assert "a smaller pp_max_micro_batch_size" in of(slots).advice
     assert of(slots, pp_max_micro_batch_size=2).factors["fill"] > 4 * of(slots).factors["fill"]
 
 
 def test_requests_that_come_slowly_decide_themselves() -> None:
-    found = of(problem("qwen3-235b-pp4-tp4", workload__requests=24, workload__request_rate_req_s=1.0))
+    found = of(shipped_problem("qwen3-235b-pp4-tp4", workload__requests=24, workload__request_rate_req_s=1.0))
     assert "arrivals decide" in found.partition_note
 
 
@@ -171,6 +164,8 @@ def test_on_unequal_gpus_a_shorter_sum_is_found_even_with_one_group() -> None:
 
 def test_a_slow_host_is_a_factor_of_its_own() -> None:
     """A prompt of a few tokens launches as many kernels as a long one: 180 ms of launches on Kimi-K3."""
-    found = of(problem("kimi-k3-pp8-tp2", workload__requests=1, workload__prompt_tokens=1, workload__output_tokens=1))
+    found = of(
+        shipped_problem("kimi-k3-pp8-tp2", workload__requests=1, workload__prompt_tokens=1, workload__output_tokens=1)
+    )
     assert found.factors["host"] < 0.5
-    assert of(problem("kimi-k3-pp8-tp2")).factors["host"] > 0.95
+    assert of(shipped_problem("kimi-k3-pp8-tp2")).factors["host"] > 0.95

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from partitune.analysis.hypervolume import hypervolume, reference_point, volume
 from partitune.analysis.pareto import best_by, front, knee
-from partitune.candidate import Candidate, Measurement, Objective, Outcome, Result
+from partitune.candidate import Objective, Outcome, Result
+from tests.builders import trial_with
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
 TTFT = Objective("ttft_p99_ms", "minimize")
@@ -23,9 +24,7 @@ NAMES = [objective.metric for objective in THREE]
 
 
 def trial(*values: float, outcome: Outcome = Outcome.OK) -> Result:
-    metrics = dict(zip(NAMES, values, strict=False))
-    measurement = Measurement(metrics, (), "R1", 1, 1, 0, "", simulated=True)
-    return Result(Candidate((1,)), outcome, "" if outcome is Outcome.OK else "why", measurement)
+    return trial_with(dict(zip(NAMES, values, strict=False)), outcome=outcome)
 
 
 def trials(*rows: tuple[float, ...]) -> list[Result]:

@@ -38,6 +38,7 @@ from partitune.store import Store
 from partitune.store.conclusions import stored_summary
 from partitune.store.status import look
 from tests.store_examples import filled, ok
+from tests.strategies import json_values
 
 ROOT = Path(__file__).parent.parent.parent
 TINY = (ROOT / "search_spaces" / "tiny.yaml").read_text()
@@ -57,11 +58,7 @@ SCALARS = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
 )  # fmt: skip
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
-    max_leaves=12,
-)
+JSON = json_values(st.text(max_size=10), keys=st.text(max_size=10))
 
 
 @pytest.fixture(scope="module")

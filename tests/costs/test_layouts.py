@@ -14,11 +14,11 @@ from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.hardware.placement import Placement, place
 from partitune.models.reader import load_architecture
+from tests.builders import vllm_placement
 
 
 def placed(layout: Layout, nodes: int = 2, model: str = "deepseek-v3") -> Placement:
-    resolved = Vllm().resolved_layout(layout, load_architecture(model))
-    return place(gpu("H200"), nodes=nodes, gpus_per_node=8, layout=resolved)
+    return vllm_placement(layout, load_architecture(model), nodes=nodes)
 
 
 @cache

@@ -19,8 +19,7 @@ from partitune.costs.measured.tables import Operation, Table
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.registry import ENGINES
 from partitune.hardware.gpus import gpu
-from partitune.hardware.placement import build_placement
-from partitune.models.reader import load_architecture
+from tests.builders import roofline
 
 pytest.importorskip("aiconfigurator_core")
 
@@ -38,8 +37,7 @@ def kernels(name: str, engine: str = "vllm") -> Kernels:
 
 
 def costs(model: str, name: str, tp: int, pp: int = 1, engine: str | None = "vllm") -> RooflineCosts:
-    placement = build_placement(gpu(name), nodes=max(1, tp * pp // 8), gpus_per_node=8, tp=tp, pp=pp)
-    return RooflineCosts(load_architecture(model), placement, measured_engine=measured(engine) if engine else None)
+    return roofline(model, name, tp, pp, engine=measured(engine) if engine else None)
 
 
 class TestRows:
@@ -180,8 +178,8 @@ class TestSources:
             "no measured kernels: aiconfigurator-core is not installed (pip install 'partitune[silicon]')"
             in bare.source
         )
-        roofline = costs("llama-3.1-70b", "H100", 2, engine=None)
-        assert bare.layer_s(0, decode(32, 1024)).sum() == roofline.layer_s(0, decode(32, 1024)).sum()
+        alone = costs("llama-3.1-70b", "H100", 2, engine=None)
+        assert bare.layer_s(0, decode(32, 1024)).sum() == alone.layer_s(0, decode(32, 1024)).sum()
 
 
 class TestKeptAnswers:

@@ -13,9 +13,9 @@ from partitune.engines.sglang.engine import Sglang
 from partitune.engines.vllm.engine import Vllm
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
-from partitune.hardware.placement import place
 from partitune.models.architecture import Architecture
 from partitune.models.reader import load_architecture
+from tests.builders import vllm_placement
 
 SMALL = MemorySettings(max_num_batched_tokens=2048, max_num_seqs=64, graph_sizes=19)
 V3 = load_architecture("deepseek-v3")
@@ -24,8 +24,7 @@ V3 = load_architecture("deepseek-v3")
 def memory(
     model: Architecture, layout: Layout, settings: MemorySettings = SMALL, name: str = "H200", gpus: int = 8
 ) -> MemoryModel:
-    resolved = Vllm().resolved_layout(layout, model)
-    return MemoryModel(model, place(gpu(name), nodes=2, gpus_per_node=gpus, layout=resolved), settings)
+    return MemoryModel(model, vllm_placement(layout, model, name=name, gpus_per_node=gpus), settings)
 
 
 def settings_of(

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from partitune.costs.cost_model import Batch, decode, prefill
 from partitune.costs.roofline import RooflineCosts
 from partitune.errors import SpecError
-from partitune.hardware.gpus import gpu
-from partitune.hardware.placement import build_placement
-from partitune.models.reader import load_architecture
+from tests.builders import roofline
 
 DATA = Path(__file__).parent.parent / "data" / "layer_times_aiconfigurator.csv"
 SET_UPS = {
@@ -45,8 +43,7 @@ DEFAULT = (11, 11, 12, 12, 12, 12, 12, 11)
 
 @cache
 def costs(model: str, name: str, tp: int, pp: int = 1, kernel: str | None = None) -> RooflineCosts:
-    placement = build_placement(gpu(name), nodes=2 if tp * pp > 8 else 1, gpus_per_node=8, tp=tp, pp=pp)
-    return RooflineCosts(load_architecture(model), placement, expert_kernel=kernel)
+    return roofline(model, name, tp, pp, kernel=kernel)
 
 
 @cache

@@ -10,10 +10,11 @@ from partitune.hardware.gpus import gpu
 from partitune.hardware.links import link
 from partitune.hardware.placement import build_placement
 from partitune.models.reader import load_architecture
+from tests.builders import roofline
 from tests.contracts.cost_model import check_cost_model
 
 DEFAULT = (11, 11, 12, 12, 12, 12, 12, 11)
-K3 = RooflineCosts(load_architecture("kimi-k3"), build_placement(gpu("H200"), nodes=2, gpus_per_node=8, tp=2, pp=8))
+K3 = roofline("kimi-k3", "H200", 2, 8)
 
 
 def test_it_is_a_cost_model() -> None:

@@ -14,6 +14,7 @@ from partitune.execution.readout.bench_results import median_metrics, read_bench
 from partitune.execution.server.load_generators import LOAD_GENERATORS
 from partitune.spec.objectives import METRICS
 from tests.engine_output import recorded
+from tests.strategies import json_values
 
 VLLM, SGLANG, GUIDELLM = (tool.format for tool in LOAD_GENERATORS.values())
 BENCH = recorded("bench.json")
@@ -200,11 +201,7 @@ def test_the_median_over_windows_is_of_what_all_have() -> None:
 
 
 _KEYS = st.sampled_from([*json.loads(BENCH), "benchmarks", "metrics", "request_goodput:"])
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
-    max_leaves=12,
-)
+_JSON = json_values(st.text(max_size=5), keys=_KEYS)
 
 
 @settings(max_examples=120, deadline=None)

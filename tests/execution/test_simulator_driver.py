@@ -8,22 +8,14 @@ from partitune.candidate import Candidate, Knob, Outcome
 from partitune.errors import SpecError
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, run
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.problem import Problem
-from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.spec.overrides import with_settings
-from partitune.spec.search_space import load_search_space
+from tests.builders import shipped_problem
 from tests.contracts.driver import DriverContract
-
-
-def problem(space: str, **settings: Knob) -> Problem:
-    keys = {name.replace("__", "."): value for name, value in settings.items()}
-    return resolve(with_settings(load_search_space(space), keys))
 
 
 class TestSimulatorDriver(DriverContract):
     def driver(self) -> SimulatorDriver:
-        return SimulatorDriver(problem("tiny"))
+        return SimulatorDriver(shipped_problem("tiny"))
 
     def good(self) -> Candidate:
         return Candidate((20, 16), {"max_num_batched_tokens": 512})
@@ -34,7 +26,7 @@ class TestSimulatorDriver(DriverContract):
 
 def test_sixteen_layers_of_kimi_k3_do_not_fit_two_h200() -> None:
     """A layer weighs 17 GB (measured.md B): 16 are 127 GiB on a pair of 139.72 GiB cards of which 95 % may be used."""
-    driver = SimulatorDriver(problem("kimi-k3-pp8-tp2-h200"))
+    driver = SimulatorDriver(shipped_problem("kimi-k3-pp8-tp2-h200"))
     result = run(driver, Candidate((7, 11, 11, 11, 11, 11, 15, 16)))
     assert result.outcome is Outcome.INFEASIBLE
     assert result.reason.startswith("stage 7 (H200): ")
@@ -43,7 +35,7 @@ def test_sixteen_layers_of_kimi_k3_do_not_fit_two_h200() -> None:
 
 
 def test_the_grade_is_a_slope() -> None:
-    driver = SimulatorDriver(problem("kimi-k3-pp8-tp2-h200"))
+    driver = SimulatorDriver(shipped_problem("kimi-k3-pp8-tp2-h200"))
     missing = [
         run(driver, Candidate((*rest, last))).constraints[MEMORY_CONSTRAINT]
         for rest, last in (((7, 11, 11, 11, 11, 11, 15), 16), ((6, 11, 11, 11, 11, 11, 15), 17), ((6,) + (11,) * 6, 21))
@@ -53,7 +45,7 @@ def test_the_grade_is_a_slope() -> None:
 
 
 def test_a_rule_of_the_engine_comes_before_memory_and_counts() -> None:
-    driver = SimulatorDriver(problem("tiny"))
+    driver = SimulatorDriver(shipped_problem("tiny"))
     knobs: dict[str, Knob] = {"max_num_batched_tokens": 64, "max_num_seqs": 128}
     result = run(driver, Candidate((18, 18), knobs))
     assert result.reason.startswith("the engine refuses this: max_num_batched_tokens 64 must be at least max_num_seqs")
@@ -61,14 +53,14 @@ def test_a_rule_of_the_engine_comes_before_memory_and_counts() -> None:
 
 
 def test_a_request_longer_than_the_cache_says_which_stage_and_by_how_much() -> None:
-    driver = SimulatorDriver(problem("tiny", engine__flags__kv_cache_memory_bytes=1 << 30))
+    driver = SimulatorDriver(shipped_problem("tiny", engine__flags__kv_cache_memory_bytes=1 << 30))
     result = run(driver, Candidate((18, 18)))
     assert "needs 2.81 GiB there" in result.reason  # 40960 tokens x 18 layers x 8 KV heads x 2 x 128 x 2 B
     assert result.constraints[MEMORY_CONSTRAINT] == pytest.approx(1.81, abs=0.02)
 
 
 def test_a_missed_limit_is_infeasible_and_keeps_its_figures() -> None:
-    driver = SimulatorDriver(problem("tiny", slo__ttft_p99_ms=10))
+    driver = SimulatorDriver(shipped_problem("tiny", slo__ttft_p99_ms=10))
     result = run(driver, Candidate((18, 18)))
     assert result.outcome is Outcome.INFEASIBLE
     value = result.metric("ttft_p99_ms")
@@ -79,7 +71,7 @@ def test_a_missed_limit_is_infeasible_and_keeps_its_figures() -> None:
 
 class TestSglangInTheSimulator(DriverContract):
     def driver(self) -> SimulatorDriver:
-        return SimulatorDriver(problem("kimi-k3-pp8-tp2-sglang"))
+        return SimulatorDriver(shipped_problem("kimi-k3-pp8-tp2-sglang"))
 
     def good(self) -> Candidate:
         return Candidate((11, 11, 11, 12, 12, 12, 12, 12), {"pp_max_micro_batch_size": 4})
@@ -89,7 +81,7 @@ class TestSglangInTheSimulator(DriverContract):
 
 
 def test_what_sglang_cannot_hold_is_graded_in_gib_of_the_largest_cell() -> None:
-    posed = problem("kimi-k3-pp8-tp2-sglang")
+    posed = shipped_problem("kimi-k3-pp8-tp2-sglang")
     missing = []
     for tokens in (200, 100):
         result = run(SimulatorDriver(posed), Candidate(posed.default_partition, {"max_total_tokens": tokens}))
@@ -101,7 +93,7 @@ def test_what_sglang_cannot_hold_is_graded_in_gib_of_the_largest_cell() -> None:
 
 def test_sglangs_kv_is_the_least_free_memory_over_the_largest_cell() -> None:
     """SGLang 0.5.23 `kv_cache_configurator.py`: here the two are different stages."""
-    posed = problem("kimi-k3-pp8-tp2-sglang", engine__flags__max_mamba_cache_size=300)
+    posed = shipped_problem("kimi-k3-pp8-tp2-sglang", engine__flags__max_mamba_cache_size=300)
     candidate = Candidate((12, 12, 11, 11, 11, 11, 14, 11))
     free = [int(stage.kv_bytes) for stage in ResolvedCandidate(posed, candidate).memory]
     found = SimulatorDriver(posed).measure(candidate)
@@ -112,13 +104,13 @@ def test_sglangs_kv_is_the_least_free_memory_over_the_largest_cell() -> None:
 
 
 def test_what_is_not_simulated_of_sglang_is_refused_by_name() -> None:
-    posed = problem("kimi-k3-pp8-tp2-sglang")
+    posed = shipped_problem("kimi-k3-pp8-tp2-sglang")
     result = run(SimulatorDriver(posed), Candidate(posed.default_partition, {"schedule_policy": "lof"}))
     assert result.outcome is Outcome.INFEASIBLE
     assert result.reason == "SGLang: schedule_policy lof is not simulated; fcfs is"
 
 
 def test_sglangs_pipeline_cannot_be_drawn() -> None:
-    posed = problem("kimi-k3-pp8-tp2-sglang")
+    posed = shipped_problem("kimi-k3-pp8-tp2-sglang")
     with pytest.raises(SpecError, match="only vLLM's pipeline can be drawn, not SGLang's"):
         SimulatorDriver(posed).timeline(Candidate(posed.default_partition))

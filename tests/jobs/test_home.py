@@ -23,6 +23,7 @@ from partitune.jobs.messages import MAX_BYTES, PIECE, Decoder, EndMessage, Study
 from partitune.jobs.sending import Sender
 from partitune.store import Store, StudyState
 from tests.store_examples import SPEC, failed, filled, ok, start
+from tests.strategies import json_values
 
 STUDY = StudyMessage("k3", SPEC, "vllm", "0.33.0", "simulator", 7)
 
@@ -165,13 +166,6 @@ def test_a_message_without_end_does_not_fill_the_memory() -> None:
         "".join(map(home.take, [piece] * 64))
 
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)
-
-
 def places(value: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
     """The path of every value in a message."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -186,7 +180,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
         yield home
 
 
-@given(st.sampled_from(places(TRIAL)), values)
+@given(st.sampled_from(places(TRIAL)), json_values(st.text(), keys=st.text(), most=3, leaves=5))
 def test_whatever_a_cluster_answers_is_recorded_or_an_error_of_ours(
     home: Home, place: tuple[str | int, ...], value: object
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from partitune.analysis.explanation import candidate_of, explain
 from partitune.analysis.layouts_tried import layouts_tried
-from partitune.candidate import LAYOUT, Candidate, Measurement, Objective, Outcome, Result
+from partitune.candidate import LAYOUT, Objective, Outcome, Result
 from partitune.errors import SpecError
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
@@ -21,6 +21,7 @@ from partitune.planning.resolve import resolve
 from partitune.report.layout_table import compare_layouts
 from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace
+from tests.builders import trial_with
 
 BASE: dict[str, Any] = {
     "kind": "search_space",
@@ -264,8 +265,7 @@ def test_it_is_said_when_a_pipeline_is_the_wrong_tool() -> None:
 
 def trial(number: int, layout: str, value: float, outcome: Outcome = Outcome.OK) -> tuple[int, Result]:
     """A trial of one metric, `speed`."""
-    measured = Measurement({"speed": value}, (), "R3", 1, 16, 0, "", simulated=True)
-    return number, Result(Candidate((1,), {}, layout), outcome, "", measured)
+    return number, trial_with({"speed": value}, layout=layout, outcome=outcome)
 
 
 def test_a_study_says_the_best_of_each_layout_and_whether_a_pipeline_paid() -> None:

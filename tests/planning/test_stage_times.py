@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +15,8 @@ from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.solver import along, minimise_bottleneck
 from partitune.planning.stage_times import StageTimes
-from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import SearchSpace, load_search_space
-
-
-def problem(name: str, **changes: Any) -> Problem:
-    return resolve(with_settings(load_search_space(name), changes))
+from tests.builders import shipped_problem
 
 
 def random_partition(posed: Problem, seed: int) -> tuple[int, ...]:
@@ -39,7 +34,7 @@ def random_partition(posed: Problem, seed: int) -> tuple[int, ...]:
     ],
 )
 def test_a_run_takes_every_stage_as_long_as_the_simulator_says(space: str, knobs: dict[str, int]) -> None:
-    posed = problem(space)
+    posed = shipped_problem(space)
     run = SimulatorDriver(posed).run_without_host(Candidate(posed.default_partition, knobs))
     tensor = StageTimes(posed).tensor([(batch, float(count)) for batch, count in run.work])
     simulated = np.array(run.compute_s) + np.array(run.transfer_s)
@@ -48,7 +43,7 @@ def test_a_run_takes_every_stage_as_long_as_the_simulator_says(space: str, knobs
 
 
 def test_any_partition_is_the_cost_models_own_sum() -> None:
-    posed = problem("kimi-k3-pp8-tp2")
+    posed = shipped_problem("kimi-k3-pp8-tp2")
     work = [(prefill(4096), 3.0), (decode(16, 1024), 20.0), (prefill(64), 2.0)]
     tensor = StageTimes(posed).tensor(work)
     for seed in range(20):
@@ -63,7 +58,7 @@ def test_any_partition_is_the_cost_models_own_sum() -> None:
 
 @pytest.mark.parametrize("space", ["kimi-k3-pp8-tp2", "llama-70b-pp4", "tiny"])
 def test_no_partition_is_below_the_fluid_bound_and_the_best_is_near(space: str) -> None:
-    posed = problem(space)
+    posed = shipped_problem(space)
     work = [(prefill(2048), 1.0), (decode(16, 1024), 30.0)]
     times = StageTimes(posed)
     windows = allowed_windows(posed.architecture, stage_bounds(posed.stages, posed.layers))
@@ -92,7 +87,7 @@ def test_a_boundary_between_nodes_pushes_layers_away() -> None:
 
 def test_launching_kernels_counts_where_it_takes_longer() -> None:
     """Kimi-K3, sglang PR 34299: 180 ms of launches for 93 layers whatever the prompt; a stage of 12 has 12/93 of it."""
-    posed = problem("kimi-k3-pp8-tp2")
+    posed = shipped_problem("kimi-k3-pp8-tp2")
     tensor = StageTimes(posed).tensor([(prefill(1), 1.0)])
     partition = (12, 12, 12, 12, 12, 12, 12, 9)
     starts = [0, *accumulate(partition)][:-1]

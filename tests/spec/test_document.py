@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from partitune.errors import SpecError
 from partitune.spec.catalog import MAX_YAML_BYTES
 from partitune.spec.yaml.document import MAX_DEPTH, MAX_NODES, from_memory, read_yaml
+from tests.strategies import json_values
 
 
 def refusal(content: bytes) -> str:
@@ -187,12 +188,7 @@ def test_memory_is_held_to_the_same_bounds() -> None:
         from_memory([], "command line")
 
 
-scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-trees = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=4),
-    max_leaves=20,
-)
+trees = json_values(st.text(max_size=20), keys=st.text(max_size=8) | st.integers(), leaves=20)
 
 
 @given(st.binary(max_size=200) | st.text(alphabet="ab01:-[]{}&*!|>%#?,'\"\n\t yesno.", max_size=60).map(str.encode))

@@ -23,6 +23,7 @@ from partitune.spec.objectives import METRICS, Direction
 from partitune.spec.schema import json_schema
 from partitune.spec.search_space import SearchSpace, load_search_space
 from partitune.spec.workload import MixWorkload
+from tests.strategies import json_values
 
 SHIPPED = Path(str(shipped(Kind.SEARCH_SPACE)))
 NAMES = sorted(path.stem for path in SHIPPED.iterdir())
@@ -403,12 +404,7 @@ def test_faults_of_the_command_line_have_no_line_but_the_same_words() -> None:
 
 # ---- properties
 
-scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just("10,11")
-trees = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=3),
-    max_leaves=8,
-)
+trees = json_values(st.text(max_size=12) | st.just("10,11"), keys=st.text(max_size=8) | st.integers(), most=3, leaves=8)
 RESOLVED: dict[str, Any] = json.loads(json.dumps(read(GOOD).resolved()))
 
 

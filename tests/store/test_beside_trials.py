@@ -15,8 +15,8 @@ from partitune.analysis.final import Run
 from partitune.candidate import Outcome, Result
 from partitune.errors import StoreError
 from partitune.store import Store
-from tests.store.test_store import results
 from tests.store_examples import SPEC, again, failed, ok, start
+from tests.strategies import results
 
 FIRST = Run("selection", 1, 3)
 

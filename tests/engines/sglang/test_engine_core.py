@@ -24,6 +24,7 @@ from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request, SharedPrefix
 from partitune.simulation.run import Run, Step
+from tests.builders import burst
 
 FREE = Overheads()
 
@@ -32,10 +33,6 @@ def simulated(
     requests: Sequence[Request], settings: SglangSettings, costs: LinearCosts, overheads: Overheads = FREE
 ) -> Run:
     return simulate_sglang(requests, settings, costs, overheads, record_steps=True)
-
-
-def burst(count: int, prompt: int, output: int) -> list[Request]:
-    return [Request(str(number), 0.0, prompt, output) for number in range(count)]
 
 
 def equal(stages: int, seconds: float = 1.0, handoff_s: float = 0.0) -> LinearCosts:

@@ -50,10 +50,6 @@ def tokens(result: Run) -> list[dict[str, int]]:
     return [dict(step.tokens) for step in result.steps if step.tokens]
 
 
-def burst(count: int, prompt: int, output: int) -> list[Request]:
-    return [Request(str(number), 0.0, prompt, output) for number in range(count)]
-
-
 class TestPriority:
     def test_less_is_admitted_first_and_equals_in_order_of_arrival(self) -> None:
         # v1/core/sched/request_queue.py PriorityRequestQueue, v1/request.py Request.__lt__
