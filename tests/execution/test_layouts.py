@@ -125,6 +125,8 @@ def test_nodes_follow_the_layout_and_the_slot_is_the_cluster() -> None:
     assert driver.group == RayGroup(2, 2)
     with pytest.raises(Refused, match="layout tp1-pp4 is not one of this search space: only tp1-pp2"):
         setup_of(spec(parallel={"tp": 1, "pp": 2})).on_layout_of(FOUR_STAGES)
+    with pytest.raises(ValueError, match="commands for tp1-pp2 were asked about tp1-pp4"):
+        made.server.check(FOUR_STAGES)
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,16 @@ class ServerCommands:
         return self.runner.layer_report and self.engine.layer_report is not None
 
     def deployment(self, candidate: Candidate) -> Deployment:
-        """The engine start of `candidate` with the flags of this site."""
-        deployment = ResolvedCandidate(self.problem, candidate).deployment
-        return replace(deployment, knobs={**deployment.knobs, **self.runner.arguments})
+        """The engine start of `candidate` with the flags of this site.
+
+        Raises:
+            ValueError: it names another layout than these commands are for: `Setup.on_layout_of` makes its own.
+        """
+        resolved = ResolvedCandidate(self.problem, candidate)
+        if resolved.problem is not self.problem:
+            raise ValueError(f"commands for {self.problem.layout.name} were asked about {candidate.layout}")
+        knobs = {**resolved.deployment.knobs, **self.runner.arguments}
+        return replace(resolved.deployment, knobs=knobs)
 
     def check(self, candidate: Candidate) -> Deployment:
         """What will be started. Raises Refused where the engine's own rules forbid it."""
