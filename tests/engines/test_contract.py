@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from partitune.engines.registry import ENGINES
 from tests.contracts.engine import EngineContract
+from tests.contracts.launch import LaunchContract
 
 
-class TestVllm(EngineContract):
+class TestVllm(EngineContract, LaunchContract):
     engine, version = ENGINES["vllm"], "0.33.0"
 
 
@@ -14,10 +15,10 @@ class TestVllmOfTheV1Runner(EngineContract):
     engine, version = ENGINES["vllm"], "0.20.0"
 
 
-class TestSglang(EngineContract):
+class TestSglang(EngineContract, LaunchContract):
     engine, version = ENGINES["sglang"], "0.5.23"
 
 
 def test_every_engine_is_held_to_it() -> None:
-    held = {contract.engine.name for contract in EngineContract.__subclasses__()}
-    assert held == set(ENGINES)
+    for contract in (EngineContract, LaunchContract):
+        assert {held.engine.name for held in contract.__subclasses__()} == set(ENGINES)
