@@ -292,13 +292,6 @@ class MemoryModel:
         return _RUNTIME_BYTES + groups * _NCCL_BYTES
 
 
-def stage_memory(
-    architecture: Architecture, placement: Placement, stage: int, first: int, stop: int, settings: MemorySettings
-) -> StageMemory:
-    """Memory of one stage; for many of them build one `MemoryModel`."""
-    return MemoryModel(architecture, placement, settings).stage(stage, first, stop)
-
-
 def _largest_of_spans(per_layer: list[float]) -> Floats:
     """The largest value within layers first ... stop - 1 for every (first, stop), 0 where there is none."""
     layers = len(per_layer)

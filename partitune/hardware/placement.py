@@ -66,31 +66,6 @@ _GIB = 1 << 30
 _Value = TypeVar("_Value", Gpu, float)
 
 
-def build_placement(
-    gpus: Gpu | Sequence[Gpu],
-    *,
-    nodes: int,
-    gpus_per_node: int,
-    tp: int,
-    pp: int,
-    reserved_gib: float | Sequence[float] = 0.0,
-    in_node: Link | None = None,
-    between_nodes: Link | None = None,
-    boundary_links: Mapping[int, Link] | None = None,
-) -> Placement:
-    """`place` for a pipeline of `pp` stages of `tp` GPUs each."""
-    return place(
-        gpus,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        layout=Layout(tp=tp, pp=pp),
-        reserved_gib=reserved_gib,
-        in_node=in_node,
-        between_nodes=between_nodes,
-        boundary_links=boundary_links,
-    )
-
-
 def place(
     gpus: Gpu | Sequence[Gpu],
     *,

@@ -73,14 +73,6 @@ class Cluster(StrictModel):
     gpu_hour_price_usd: Annotated[float | None, number(0, 1e6, "price of one GPU for an hour", above=True)] = None
     gpu_power_w: Annotated[float | None, number(0, 1e5, "mean power of one GPU under load", above=True)] = None
 
-    def gpu_of_stages(self, stages: int) -> tuple[str, ...]:
-        """GPU type of every stage."""
-        return (self.gpu,) * stages if isinstance(self.gpu, str) else self.gpu
-
-    def reserved_gib_of_stages(self, stages: int) -> tuple[float, ...]:
-        """GiB taken by others on each GPU of every stage."""
-        return self.reserved_gib if isinstance(self.reserved_gib, tuple) else (self.reserved_gib,) * stages
-
 
 class Engine(StrictModel):
     """The engine, and the flags and variables it is started with; its own defaults hold for the rest.

@@ -125,8 +125,7 @@ def test_kimi_k3_is_the_profile_study() -> None:
 
 def test_the_values_arrive_with_their_types() -> None:
     space = read(GOOD)
-    assert space.cluster.gpu_of_stages(4) == ("B300",) * 4
-    assert space.cluster.reserved_gib_of_stages(2) == (0.0, 0.0)
+    assert (space.cluster.gpu, space.cluster.reserved_gib) == ("B300", 0.0)
     assert list(space.knobs.flags) == [
         "max_num_batched_tokens",
         "max_num_seqs",
@@ -148,8 +147,8 @@ def test_stages_may_differ() -> None:
             4, "cluster: {nodes: 2, gpus_per_node: 8, gpu: [B300, H200, H200, H100], reserved_gib: [4, 0, 0, 0.5]}"
         )
     )
-    assert space.cluster.gpu_of_stages(4) == ("B300", "H200", "H200", "H100")
-    assert space.cluster.reserved_gib_of_stages(4) == (4.0, 0.0, 0.0, 0.5)
+    assert space.cluster.gpu == ("B300", "H200", "H200", "H100")
+    assert space.cluster.reserved_gib == (4.0, 0.0, 0.0, 0.5)
 
 
 def test_lines_stay_known_after_reading() -> None:
