@@ -20,8 +20,7 @@ from partitune.candidate import Candidate
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS, SchedulerSettings
-from partitune.engines.vllm.scheduler.settings import vllm_settings
+from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, SchedulerSettings, vllm_settings
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.partition import format_partition
 from partitune.planning.problem import Problem

@@ -18,8 +18,7 @@ from typing import Any
 from partitune.candidate import Candidate, Knob, Measurement
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS, SchedulerSettings
-from partitune.engines.vllm.scheduler.settings import vllm_settings
+from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, SchedulerSettings, vllm_settings
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.hardware.links import Link
 from partitune.models.published import find_model

@@ -7,6 +7,7 @@ or removed flag into one message before anything is launched, instead of one fai
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -109,6 +110,15 @@ def whole_numbers(values: Mapping[str, Knob], name: str) -> tuple[int, ...]:
     if not listed or not all(size.isdecimal() and int(size) for size in listed):
         raise SpecError(f"{name}: {value!r} is not a list of whole numbers of 1 or more")
     return tuple(map(int, listed))
+
+
+def mapping(value: Knob | None) -> Mapping[str, object]:
+    """A flag that takes JSON; empty where it is unset or something else (then its own parser complains)."""
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else {}
+    except json.JSONDecodeError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def unknown_flag(name: str, known: Mapping[str, Flag], engine: str) -> str:

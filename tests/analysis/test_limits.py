@@ -13,7 +13,7 @@ from partitune.candidate import Candidate, Knob
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from partitune.candidate import Knob
-from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS
+from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS
 from partitune.errors import SpecError
 from partitune.hardware.links import link
 from partitune.planning.problem import Problem

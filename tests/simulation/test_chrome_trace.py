@@ -16,7 +16,7 @@ from partitune.cli import main
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.errors import OutOfMemory, SpecError
 from partitune.report.trace_file import write_trace
 from partitune.simulation.chrome_trace import chrome_trace

@@ -13,15 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from partitune.candidate import Knob
-from partitune.costs.cost_model import Floats, StageCosts
+from partitune.costs.cost_model import StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, remainder_last
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
 from partitune.engines.recordings import Agreement
-from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
 from partitune.engines.sglang.cuda_graphs import capture_sizes
 from partitune.engines.sglang.defaults import FEWEST_ROWS, default_knobs, effective_knobs
@@ -37,8 +35,7 @@ from partitune.engines.sglang.scheduler.recording import verify
 from partitune.engines.sglang.scheduler.settings import SGLANG_OVERHEADS, sglang_settings
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import OutOfMemory, Refused, SpecError
-from partitune.hardware.gpus import Gpu
-from partitune.hardware.parallelism import Layout, RankOrder
+from partitune.hardware.parallelism import RankOrder
 from partitune.models.architecture import Architecture
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
@@ -81,6 +78,12 @@ class Sglang:
         "moe_a2a_backend": "parallel.all2all_backend",
         "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
+    resolved_layout = staticmethod(resolved_layout)
+    default_knobs, effective_knobs = staticmethod(default_knobs), staticmethod(effective_knobs)
+    check = staticmethod(check_sglang)
+    plan_kv, kv_blocks = staticmethod(plan_kv), staticmethod(kv_blocks)
+    expert_kernel = staticmethod(expert_kernel)
+    verify_schedules = staticmethod(verify)
     launch = SglangLaunch()
     readout = SglangReadout()
 
@@ -92,10 +95,6 @@ class Sglang:
         """`get_pp_indices` of the release, or a named rule."""
         own = remainder_last if parse_version(version) >= _LAST_RANKS_SINCE else all_on_last
         return chosen_split(layers, stages, own, rule)
-
-    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
-        """With the exchange of tokens and experts that SGLang picks."""
-        return resolved_layout(layout, architecture)
 
     def rank_order(self, architecture: Architecture) -> RankOrder:
         """Attention data ranks lie inside a stage; replicas of a dense model each have a pipeline of their own."""
@@ -138,33 +137,9 @@ class Sglang:
             copies=edge_copies(deployment.architecture),
         )
 
-    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
-        """The usual one, but for mxfp4 on data-centre Blackwell."""
-        return expert_kernel(architecture, gpu)
-
     def is_asynchronous(self, deployment: Deployment) -> bool:
         """Never with a pipeline: overlap scheduling is forced off (`arg_groups/overrides.py`)."""
         return deployment.stages == 1 and deployment.knobs.get("disable_overlap_schedule") is not True
-
-    def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """Chunk size by GPU memory, static memory by chunk and parallel size, and the fixed defaults."""
-        return default_knobs(deployment)
-
-    def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """Defaults overlaid with the deployment's flags, as one scheduler sees them."""
-        return effective_knobs(deployment)
-
-    def check(self, deployment: Deployment) -> tuple[Violation, ...]:
-        """Every rule that the deployment breaks."""
-        return check_sglang(deployment, effective_knobs(deployment))
-
-    def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
-        """Pool of one partition: the least free memory over the largest cell; a block is a page."""
-        return plan_kv(deployment, partition, free_bytes)
-
-    def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
-        """Pages that a stage could hold by itself; the pool is smaller when another stage has less free memory."""
-        return kv_blocks(deployment, free_bytes)
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:  # noqa: ARG002  (the protocol's)
         """Pages of one token: SGLang starts with any pool and refuses long requests later."""
@@ -191,10 +166,6 @@ class Sglang:
             raise OutOfMemory(str(error), excess=(error.excess or 1.0) / plan.block_size) from error
         except SpecError as error:
             raise Refused(f"SGLang: {error}", excess=1.0) from error
-
-    def verify_schedules(self, file: Path) -> Sequence[Agreement]:
-        """Against the engine's own loop and scheduler, turn by turn."""
-        return verify(file)
 
     def verify_kv(self, file: Path) -> Sequence[Agreement]:
         """Nobody recorded its KV pool."""

@@ -16,6 +16,7 @@ from partitune.engines.deployment import Deployment, flag_knobs
 from partitune.engines.flags import unknown_flag, whole_number
 from partitune.engines.head_sharding import head_faults
 from partitune.engines.rules import Violation
+from partitune.engines.sglang.defaults import effective_knobs
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import has_experts
 from partitune.errors import nearest
@@ -28,12 +29,12 @@ _PARALLEL = "SGLang 0.5.23 srt/arg_groups/parallel_hook.py"
 _MOE = "SGLang 0.5.23 srt/arg_groups/moe_hook.py"
 
 
-def check_sglang(deployment: Deployment, effective: Mapping[str, Knob]) -> tuple[Violation, ...]:
-    """Every rule that the deployment breaks; `effective` are its flags with the engine's defaults filled in."""
+def check_sglang(deployment: Deployment) -> tuple[Violation, ...]:
+    """Every rule that the deployment breaks."""
     return (
         *_flag_faults(deployment),
         *_layout_faults(deployment),
-        *_shape_faults(deployment, effective),
+        *_shape_faults(deployment, effective_knobs(deployment)),
         *_mode_faults(deployment),
     )
 

@@ -7,18 +7,14 @@ refusals, regimes and KV planning each have a module that says where they were r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar
 
-from partitune.candidate import Knob
 from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
-from partitune.engines.recordings import Agreement
-from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.cuda_graphs import capture_sizes
@@ -35,12 +31,11 @@ from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.rules import check_vllm, draft_method
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS
 from partitune.engines.vllm.scheduler.recording import verify
-from partitune.engines.vllm.scheduler.settings import vllm_settings
+from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, vllm_settings
 from partitune.errors import SpecError
 from partitune.hardware.gpus import Gpu
-from partitune.hardware.parallelism import Layout, RankOrder
+from partitune.hardware.parallelism import RankOrder
 from partitune.models.architecture import Architecture
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
@@ -81,6 +76,10 @@ class Vllm:
         "all2all_backend": "parallel.all2all_backend",
         "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
+    resolved_layout = staticmethod(resolved_layout)
+    default_knobs, effective_knobs = staticmethod(default_knobs), staticmethod(effective_knobs)
+    check = staticmethod(check_vllm)
+    verify_schedules, verify_kv = staticmethod(verify), staticmethod(verify_kv)
     launch = VllmLaunch()
     readout = VllmReadout()
 
@@ -92,10 +91,6 @@ class Vllm:
         """`get_pp_indices` of the release, or a named rule (`remainder-last` is the open PR 46217)."""
         own = middle_stages if parse_version(version) >= _MIDDLE_SINCE else all_on_last
         return chosen_split(layers, stages, own, rule)
-
-    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
-        """With the exchange of tokens and experts that vLLM picks."""
-        return resolved_layout(layout, architecture)
 
     def rank_order(self, architecture: Architecture) -> RankOrder:  # noqa: ARG002  (the protocol's)
         """Data ranks count slowest, for every model."""
@@ -140,18 +135,6 @@ class Vllm:
         except SpecError:
             return False
 
-    def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """The engine's values for scheduling and memory flags; `async_scheduling` is left to the regime."""
-        return default_knobs(deployment)
-
-    def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
-        """Defaults overlaid with the deployment's flags."""
-        return effective_knobs(deployment)
-
-    def check(self, deployment: Deployment) -> tuple[Violation, ...]:
-        """Every rule that the deployment breaks."""
-        return check_vllm(deployment, effective_knobs(deployment))
-
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         """Blocks, tokens and the limiting stage of one partition."""
         blocks = whole_number(deployment.knobs, "num_gpu_blocks_override", 0) or None
@@ -183,14 +166,6 @@ class Vllm:
         """Fast; step by step when what every stage did is to be recorded."""
         settings, seconds = vllm_settings(deployment, plan), overheads or VLLM_OVERHEADS
         return simulate(requests, settings, costs, seconds, concurrency, record_timeline=record_timeline)
-
-    def verify_schedules(self, file: Path) -> Sequence[Agreement]:
-        """Against the engine's own scheduler, step by step."""
-        return verify(file)
-
-    def verify_kv(self, file: Path) -> Sequence[Agreement]:
-        """Against the engine's own planning."""
-        return verify_kv(file)
 
 
 def _fits_length(deployment: Deployment) -> bool:

@@ -7,18 +7,17 @@ engine version at hand.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated
 
-from partitune.engines.recordings import Agreement
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
+
+from partitune.engines.recordings import Agreement, read_records
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache, plan_kv
 from partitune.errors import PartituneError, SpecError
 
 _LETTERS = {"f": ("full", Cache.TOKENS), "l": ("linear", Cache.STATE), "w": ("window", Cache.WINDOW)}
-_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +35,13 @@ class KvRecord:
     concurrency: float
 
 
-def read_kv_recording(path: Path) -> tuple[KvRecord, ...]:
+def read_kv_recording(path: Path) -> list[KvRecord]:
     """Records of a JSON file: a list of objects as recorded with vLLM 0.33.0.
 
     Raises:
-        SpecError: unreadable file, or a record that lacks a field or has one of another type.
+        SpecError: unreadable, not JSON, or a key missing or of the wrong kind; names file, record and key.
     """
-    try:
-        records = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SpecError(f"{path}: not a readable JSON file: {error}") from error
-    if not isinstance(records, list) or not records:
-        raise SpecError(f"{path}: must be a list of at least one KV record")
-    return tuple(_record(f"{path}: record {number}", fields) for number, fields in enumerate(records))
+    return read_records(path, _FILE, _Record.record)
 
 
 def verify_kv(path: Path) -> list[Agreement]:
@@ -79,55 +72,53 @@ def _difference(record: KvRecord) -> str | None:
     return None
 
 
-def _record(where: str, fields: object) -> KvRecord:
-    if not isinstance(fields, Mapping):
-        raise SpecError(f"{where}: must be an object")
-    pages, blocks = _field(fields, "page_bytes", dict, where), _field(fields, "block_size", dict, where)
-    letters = _field(fields, "layer_kinds", str, where)
-    window = fields.get("sliding_window")
-    unknown = sorted(set(letters) - set(_LETTERS))
-    if unknown:
-        raise SpecError(f"{where}: layer_kinds has {unknown[0]!r}; known are {', '.join(_LETTERS)}")
-    caches = {}
-    for letter in set(letters):
+class _Record(BaseModel):
+    """One entry of the file, as it is spelled there."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    model: str
+    layer_kinds: str
+    page_bytes: dict[str, PositiveInt]
+    block_size: dict[str, PositiveInt]
+    sliding_window: int | None = None
+    max_model_len: PositiveInt
+    max_num_batched_tokens: PositiveInt
+    in_flight_batches: PositiveInt
+    partition: list[int]
+    available_bytes_per_stage: list[int]
+    num_blocks: int
+    max_group_layers_per_stage: list[int]
+    num_groups: int
+    capacity: Annotated[list[float], Field(min_length=2, max_length=2)]  # tokens, concurrency
+
+    def record(self) -> KvRecord:
+        """The record as our planning understands it."""
+        caches = {letter: self._cache(letter) for letter in set(self.layer_kinds)}
+        in_flight = self.in_flight_batches * self.max_num_batched_tokens
+        return KvRecord(
+            name=self.model,
+            model=CacheModel(tuple(caches[letter] for letter in self.layer_kinds), self.max_model_len, in_flight),
+            partition=tuple(self.partition),
+            free_bytes=tuple(self.available_bytes_per_stage),
+            num_blocks=self.num_blocks,
+            group_layers=tuple(self.max_group_layers_per_stage),
+            groups=self.num_groups,
+            tokens=int(self.capacity[0]),
+            concurrency=self.capacity[1],
+        )
+
+    def _cache(self, letter: str) -> LayerCache:
+        if letter not in _LETTERS:
+            raise SpecError(f"layer_kinds has {letter!r}; known are {', '.join(_LETTERS)}")
         name, kind = _LETTERS[letter]
-        page, block = (
-            _field(pages, name, int, f"{where}: page_bytes"),
-            _field(blocks, name, int, f"{where}: block_size"),
-        )
-        caches[letter] = LayerCache(
-            kind, page, block, _field(fields, "sliding_window", int, where) if letter == "w" else None
-        )
-    if window is not None and not isinstance(window, int):
-        raise SpecError(f"{where}: sliding_window must be an integer or null, not {window!r}")
-    capacity = _field(fields, "capacity", list, where)
-    if len(capacity) != 2:
-        raise SpecError(f"{where}: capacity must be [tokens, concurrency]")
-    in_flight = _field(fields, "in_flight_batches", int, where) * _field(fields, "max_num_batched_tokens", int, where)
-    return KvRecord(
-        name=_field(fields, "model", str, where),
-        model=CacheModel(
-            tuple(caches[letter] for letter in letters), _field(fields, "max_model_len", int, where), in_flight
-        ),
-        partition=_integers(fields, "partition", where),
-        free_bytes=_integers(fields, "available_bytes_per_stage", where),
-        num_blocks=_field(fields, "num_blocks", int, where),
-        group_layers=_integers(fields, "max_group_layers_per_stage", where),
-        groups=_field(fields, "num_groups", int, where),
-        tokens=int(capacity[0]),
-        concurrency=float(capacity[1]),
-    )
+        for key, values in (("page_bytes", self.page_bytes), ("block_size", self.block_size)):
+            if name not in values:
+                raise SpecError(f"{key}: {name} is missing")
+        window = self.sliding_window if kind is Cache.WINDOW else None
+        if kind is Cache.WINDOW and window is None:
+            raise SpecError("sliding_window is missing")
+        return LayerCache(kind, self.page_bytes[name], self.block_size[name], window)
 
 
-def _field(fields: Mapping[object, object], name: str, kind: type[_Kind], where: str) -> _Kind:
-    value = fields.get(name)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise SpecError(f"{where}: {name} must be {kind.__name__}, not {value!r}")
-    return value
-
-
-def _integers(fields: Mapping[object, object], name: str, where: str) -> tuple[int, ...]:
-    values = _field(fields, name, list, where)
-    if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-        raise SpecError(f"{where}: {name} must be a list of integers")
-    return tuple(values)
+_FILE = TypeAdapter(Annotated[list[_Record], Field(min_length=1)])

@@ -10,12 +10,12 @@ Source: vLLM 0.32.0 `config/parallel.py` (_validate_parallel_config, use_sequenc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment
+from partitune.engines.flags import mapping
 from partitune.engines.head_sharding import head_faults, kv_heads
 from partitune.engines.rules import Violation
 from partitune.engines.vllm.flags import ALL2ALL_BACKENDS, GATHERING
@@ -117,7 +117,7 @@ def _experts_over_ranks(deployment: Deployment, effective: Effective) -> Iterato
 
 
 def _balancing(deployment: Deployment, effective: Effective) -> Iterator[Violation]:
-    config = _mapping(effective.get("eplb_config"))
+    config = mapping(effective.get("eplb_config"))
     layout = deployment.layout
     if effective.get("enable_eplb") is not True:
         if config.get("num_redundant_experts", 0):
@@ -250,15 +250,6 @@ def _fault_tolerance(deployment: Deployment, effective: Effective) -> Iterator[V
 
 def _experts(architecture: Architecture) -> set[int]:
     return {layer.ffn.experts for layer in architecture.layers if layer.ffn.kind is Ffn.MOE}
-
-
-def _mapping(value: Knob | None) -> Mapping[str, object]:
-    """A flag that takes JSON; empty where it is unset or something else (then its own parser complains)."""
-    try:
-        parsed = json.loads(value) if isinstance(value, str) else {}
-    except json.JSONDecodeError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 _RULES: tuple[Callable[[Deployment, Effective], Iterator[Violation]], ...] = (

@@ -9,14 +9,14 @@ Source: vLLM 0.32.0 `config/scheduler.py` (verify_max_model_len), `config/model.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 
 from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment, flag_knobs
-from partitune.engines.flags import unknown_flag, whole_number
+from partitune.engines.flags import mapping, unknown_flag, whole_number
 from partitune.engines.rules import Violation
 from partitune.engines.versions import Version, parse_version
+from partitune.engines.vllm.defaults import effective_knobs
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
 from partitune.engines.vllm.model_runner import RUNNERS, choose_regime
 from partitune.engines.vllm.models import NO_PIPELINE
@@ -32,14 +32,10 @@ _VLLM_PY = "vLLM 0.32 config/vllm.py"
 Effective = Mapping[str, Knob]
 
 
-def check_vllm(deployment: Deployment, effective: Effective) -> tuple[Violation, ...]:
-    """Every rule that the deployment breaks.
-
-    Args:
-        deployment: what would be started.
-        effective: its flags with the engine's defaults filled in.
-    """
-    return tuple(one for rule in _RULES for one in rule(deployment, effective))
+def check_vllm(deployment: Deployment) -> tuple[Violation, ...]:
+    """Every rule that the deployment breaks."""
+    effective = effective_knobs(deployment)
+    return tuple(broken for rule in _RULES for broken in rule(deployment, effective))
 
 
 def _flags(deployment: Deployment, _: Effective) -> Iterator[Violation]:
@@ -156,22 +152,9 @@ def _partition(deployment: Deployment, _: Effective) -> Iterator[Violation]:
 
 def draft_method(effective: Effective) -> str:
     """The method of speculative decoding; empty without one. `deepseek_mtp` and its like are old names of `mtp`."""
-    method = _draft_method(effective)
+    named = effective.get("spec_method")
+    method = named if isinstance(named, str) else str(mapping(effective.get("speculative_config")).get("method", ""))
     return "mtp" if method.endswith("_mtp") else method
-
-
-def _draft_method(effective: Effective) -> str:
-    method = effective.get("spec_method")
-    if isinstance(method, str):
-        return method
-    config = effective.get("speculative_config")
-    if not isinstance(config, str):
-        return ""
-    try:
-        parsed = json.loads(config)
-    except json.JSONDecodeError:
-        return ""
-    return str(parsed.get("method", "")) if isinstance(parsed, dict) else ""
 
 
 _RULES: tuple[Callable[[Deployment, Effective], Iterator[Violation]], ...] = (

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from partitune.engines.recordings import LinearCosts
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
+from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request, SharedPrefix

@@ -12,8 +12,7 @@ from partitune.engines.memory import KvPlan
 from partitune.engines.recordings import LinearCosts
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
-from partitune.engines.sglang.scheduler.settings import sglang_settings
+from partitune.engines.sglang.scheduler.settings import SglangSettings, sglang_settings
 from partitune.errors import SpecError
 from partitune.hardware.parallelism import Layout
 from partitune.simulation.overheads import Overheads

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import VLLM_OVERHEADS, SchedulerSettings
+from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, SchedulerSettings
 from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request

@@ -64,11 +64,11 @@ def test_a_difference_is_reported(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"layer_kinds": "fx"}, "layer_kinds has 'x'"),
-        ({"num_blocks": "7"}, "num_blocks must be int, not '7'"),
-        ({"capacity": [1.0]}, "capacity must be"),
-        ({"partition": [1, True]}, "partition must be a list of integers"),
-        ({"page_bytes": {}}, "page_bytes: full must be int, not None"),
-        ({"layer_kinds": "w", "page_bytes": {"window": 1}, "block_size": {"window": 1}}, "sliding_window must be int"),
+        ({"num_blocks": "7"}, "num_blocks: .*integer"),
+        ({"capacity": [1.0]}, "capacity: .*at least 2"),
+        ({"partition": [1, True]}, "partition.1: .*integer"),
+        ({"page_bytes": {}}, "page_bytes: full is missing"),
+        ({"layer_kinds": "w", "page_bytes": {"window": 1}, "block_size": {"window": 1}}, "sliding_window is missing"),
     ],
 )
 def test_a_malformed_record_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -76,7 +76,7 @@ def test_a_malformed_record_is_refused(tmp_path: Path, change: dict[str, object]
     path.write_text(json.dumps([{**json.loads(RECORDING.read_text())[2], "layer_kinds": "f", **change}]))
     with pytest.raises(SpecError, match=message) as refused:
         read_kv_recording(path)
-    assert "record 0" in str(refused.value)
+    assert "bad.json: 0" in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[1]", "{", "\ufeff[]"])

@@ -16,8 +16,8 @@ import pytest
 
 from partitune.engines.recordings import TOLERANCE_S
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import SchedulingPolicy
 from partitune.engines.vllm.scheduler.recording import compare, read, verify
+from partitune.engines.vllm.scheduler.settings import SchedulingPolicy
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
 

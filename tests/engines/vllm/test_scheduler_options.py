@@ -14,7 +14,7 @@ import pytest
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings, SchedulingPolicy
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request, SharedPrefix

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
 from partitune.engines.sglang.scheduler.kv_pool import Chain, KvTokens
+from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import SpecError
 
 #: Most output that is reserved for one request (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`).

@@ -17,9 +17,9 @@ import numpy as np
 
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.sglang.scheduler.admission import Live
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
 from partitune.engines.sglang.scheduler.pipeline import SglangPipeline, Turn
 from partitune.engines.sglang.scheduler.scheduler import MicroBatch, SglangScheduler
+from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.client import Client
 from partitune.simulation.overheads import Overheads

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
+from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory
 
 _PARENT_OLDER = 1e-5  # a match makes every node a little older than its child

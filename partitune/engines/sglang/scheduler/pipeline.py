@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
+from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.simulation.overheads import Overheads
 
 

@@ -7,7 +7,7 @@ hand-offs, ring and CPU times, those are part of a record. `benchmarks/record_sg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +28,7 @@ from partitune.engines.recordings import (
 )
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
+from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
@@ -183,24 +183,13 @@ class _Record(Strict):
         fit = self.dynamic_chunking
         return SglangSettings(
             stages=self.pp,
-            max_running_requests=self.max_running_requests,
-            num_tokens=self.num_tokens,
-            page_size=self.page_size,
-            max_model_len=self.max_model_len,
-            chunked_prefill_size=self.chunked_prefill_size,
-            max_prefill_tokens=self.max_prefill_tokens,
-            prefill_max_requests=self.prefill_max_requests,
-            pp_max_micro_batch_size=self.pp_max_micro_batch_size,
             pp_async_batch_depth=self.async_batch_depth,
-            enable_mixed_chunk=self.enable_mixed_chunk,
             dynamic_chunks=None if fit is None else ChunkLaw(fit[0], fit[1]),
             prefill_decode_interval=self.prefill_decode_interval or 0,
-            schedule_conservativeness=self.schedule_conservativeness,
-            radix_cache=self.radix_cache,
-            ignore_eos=self.ignore_eos,
-            comm_overlap=self.comm_overlap,
-            skip_pure_chunked_output=self.skip_pure_chunked_output,
+            **self.model_dump(include=_SAME),
         )
 
 
+#: Settings that are spelled alike in a record.
+_SAME = {setting.name for setting in fields(SglangSettings)} & set(_Record.model_fields) - {"prefill_decode_interval"}
 _FILE = TypeAdapter(Annotated[list[_Record], Field(min_length=1)])

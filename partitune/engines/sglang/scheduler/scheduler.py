@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partitune.engines.sglang.scheduler.admission import Admission, Answer, Live
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
 from partitune.engines.sglang.scheduler.kv_pool import KvTokens
+from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory
 
 _INITIAL_RATIO = 0.7  # SGLANG_INIT_NEW_TOKEN_RATIO

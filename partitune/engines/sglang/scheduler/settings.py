@@ -1,16 +1,15 @@
-"""From a deployment of SGLang to the settings of its simulated scheduler.
+"""What SGLang's scheduler looks at, as one frozen value.
 
-Decision: defaults come from `engines.sglang`, sizes that the engine derives at start-up from its KV pool are derived
-here in the same way, and what the simulator does not know is refused by name instead of being simulated as something
-else.
+Decision: names are SGLang's own wherever it has one, so that a setting can be found in its documentation. Prompts share
+no prefix; the radix cache is here all the same, because a request that was retracted may find its prompt there again.
 
-Source: SGLang 0.5.23 `srt/mem_cache/kv_cache_configurator.py` (resolve_max_num_reqs), `srt/managers/scheduler.py`
-(init_chunked_prefill, maybe_init_dynamic_chunk_sizer).
+Source: SGLang 0.5.23 `srt/arg_groups/fields/schedule.py`, `srt/arg_groups/fields/parallel.py`, `srt/environ.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from partitune.candidate import Knob
 from partitune.costs.cost_model import StageCosts
@@ -19,9 +18,77 @@ from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
 from partitune.engines.sglang.defaults import FEWEST_ROWS, effective_knobs
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
-from partitune.engines.sglang.scheduler.inputs import SglangSettings
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
+
+
+@dataclass(frozen=True, slots=True)
+class SglangSettings:
+    """SGLang's scheduler, KV pool and pipeline loop.
+
+    With one stage the loop is the one of `--disable-overlap-schedule`; more stages force that anyway.
+
+    Raises:
+        SpecError: a value the engine does not accept.
+    """
+
+    stages: int
+    max_running_requests: int
+    num_tokens: int  # max_total_num_tokens: tokens the KV pool holds, the same on every stage
+    page_size: int = 1
+    max_model_len: int = 1 << 30
+    chunked_prefill_size: int | None = 8192  # None: off (the engine's -1)
+    max_prefill_tokens: int = 16384
+    prefill_max_requests: int | None = None
+    pp_max_micro_batch_size: int | None = None  # None: max_running_requests // stages
+    pp_async_batch_depth: int = 0
+    enable_mixed_chunk: bool = False
+    dynamic_chunks: ChunkLaw | None = None  # None: --enable-dynamic-chunking is off, or the engine's fit failed
+    prefill_decode_interval: int = 0  # decode slots between two prefill slots
+    prefill_decode_interval_min_bs: int = 0
+    schedule_conservativeness: float = 1.0
+    radix_cache: bool = True
+    ignore_eos: bool = True  # the requests': a benchmark's ignore EOS, and then all of their output is reserved
+    comm_overlap: bool = False  # SGLANG_PP_COMM_OVERLAP
+    skip_pure_chunked_output: bool = False  # SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM
+
+    def __post_init__(self) -> None:
+        for key in ("stages", "max_running_requests", "num_tokens", "page_size", "max_model_len", "max_prefill_tokens"):
+            self._at_least(key, 1)
+        for key in ("chunked_prefill_size", "prefill_max_requests", "pp_max_micro_batch_size"):
+            self._at_least(key, 1)
+        for key in ("pp_async_batch_depth", "prefill_decode_interval", "prefill_decode_interval_min_bs"):
+            self._at_least(key, 0)
+        if self.schedule_conservativeness < 0:
+            raise SpecError(
+                f"SGLang settings: schedule_conservativeness {self.schedule_conservativeness} must not be negative"
+            )
+        if self.chunked_prefill_size and self.chunked_prefill_size % self.page_size:
+            raise SpecError(
+                f"SGLang settings: chunked_prefill_size {self.chunked_prefill_size} must be a multiple of page_size "
+                f"{self.page_size}"
+            )
+
+    def _at_least(self, key: str, low: int) -> None:
+        value = getattr(self, key)
+        if value is not None and value < low:
+            raise SpecError(f"SGLang settings: {key} is {value}; it must be {low} or more")
+
+    @property
+    def slots(self) -> int:
+        """Micro-batches that are visited in turn (`scheduler_pp_mixin.py` init_pp_loop_state)."""
+        return self.stages + self.pp_async_batch_depth if self.stages > 1 else 1
+
+    @property
+    def micro_batch_cap(self) -> int:
+        """Most requests in one slot (`scheduler.py` init_model_worker: by stages, not by slots)."""
+        return self.pp_max_micro_batch_size or max(self.max_running_requests // self.stages, 1)
+
+    @property
+    def mixes(self) -> bool:
+        """True when decodes ride along with a prefill."""
+        return self.enable_mixed_chunk and self.chunked_prefill_size is not None
+
 
 #: For runs that should look like a server. A slot without work only passes messages on, as SGLang's loop never sleeps,
 #: and a slot with work is assumed to cost a quarter of a millisecond: whole servers need no more (docs/validation.md).

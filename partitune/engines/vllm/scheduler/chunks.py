@@ -8,7 +8,7 @@ Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, _mamba_block_aligned
 from __future__ import annotations
 
 from partitune.engines.vllm.scheduler.cohort import Live
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 
 
 def next_chunk(settings: SchedulerSettings, live: Live, budget: int, threshold: int) -> int:

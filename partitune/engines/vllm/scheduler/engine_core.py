@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.scheduler.fast_forward import fast_forward
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
 from partitune.engines.vllm.scheduler.kv_pool import KvPool
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.engines.vllm.scheduler.state import EngineState
 from partitune.engines.vllm.scheduler.traced import TracedState
 from partitune.errors import OutOfMemory, SpecError, Stalled

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
-from partitune.engines.vllm.scheduler.inputs import SchedulingPolicy
 from partitune.engines.vllm.scheduler.queues import Limits, Queues
+from partitune.engines.vllm.scheduler.settings import SchedulingPolicy
 from partitune.engines.vllm.scheduler.waiting import rank
 
 

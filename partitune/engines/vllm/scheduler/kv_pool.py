@@ -11,8 +11,8 @@ tokens in flight rounded up once, where the engine follows each window's exact p
 from __future__ import annotations
 
 from partitune.engines.vllm.scheduler.cohort import Live
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
 from partitune.engines.vllm.scheduler.prefix_cache import Hit, PrefixCache
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 
 
 class KvPool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from partitune.engines.vllm.scheduler.cached import Cached, Stretch
 from partitune.engines.vllm.scheduler.cohort import Live
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from partitune.engines.vllm.scheduler.chunks import next_chunk
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
 from partitune.engines.vllm.scheduler.kv_pool import KvPool
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.engines.vllm.scheduler.waiting import Waiting
 
 

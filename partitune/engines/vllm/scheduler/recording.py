@@ -9,7 +9,7 @@ sampling and engine time are zero in a recording.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,7 +28,7 @@ from partitune.engines.recordings import (
 )
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings, SchedulingPolicy
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request, SharedPrefix
 from partitune.simulation.run import Run, Step
@@ -146,17 +146,8 @@ class _Record(Strict):
         settings = SchedulerSettings(
             regime=Regime(self.regime),
             stages=self.pp,
-            queue_slots=self.queue_slots,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_num_seqs=self.max_num_seqs,
-            num_blocks=self.num_blocks,
-            block_size=self.block_size,
-            long_prefill_token_threshold=self.long_prefill_token_threshold,
-            max_model_len=self.max_model_len,
-            enable_prefix_caching=self.enable_prefix_caching,
             scheduling_policy=SchedulingPolicy(self.scheduling_policy),
-            prefill_schedule_interval=self.prefill_schedule_interval,
-            watermark=self.watermark,
+            **self.model_dump(include=_SAME),
         )
         return Recording(
             name=self.name,
@@ -171,4 +162,9 @@ class _Record(Strict):
         )
 
 
+#: Settings that are spelled alike in a record.
+_SAME = {setting.name for setting in fields(SchedulerSettings)} & set(_Record.model_fields) - {
+    "regime",
+    "scheduling_policy",
+}
 _FILE = TypeAdapter(Annotated[list[_Record], Field(min_length=1)])

@@ -16,8 +16,8 @@ from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.admission import admit
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live, crossing_key
 from partitune.engines.vllm.scheduler.exact_step import ExactStep, move
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
 from partitune.engines.vllm.scheduler.queues import Limits, Queues
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 
 
 @dataclass(slots=True)

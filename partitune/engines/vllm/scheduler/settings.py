@@ -1,11 +1,15 @@
-"""From a deployment of vLLM to the settings of its simulated scheduler.
+"""What vLLM's simulated scheduler looks at, and how it follows from a start.
 
-Decision: defaults and KV groups come from `engines.vllm`; this module only says which flag is which setting.
+Decision: these are plain frozen values that name every setting the engine's scheduler looks at, so that a run is a
+pure function of its inputs and a cached result cannot depend on anything else. Prompts are lengths, not tokens: the
+only content that matters is how many tokens at the front a request shares with others, so it names them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
 
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
@@ -14,7 +18,112 @@ from partitune.engines.vllm.defaults import effective_knobs
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import Cache, group_layers
 from partitune.engines.vllm.model_runner import regime
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings, SchedulingPolicy
+from partitune.engines.vllm.pipelining import Regime
+from partitune.errors import SpecError
+from partitune.simulation.overheads import Overheads
+
+
+class SchedulingPolicy(StrEnum):
+    """Who is admitted first and who is preempted."""
+
+    FCFS = "fcfs"  # first come first served; the newest admitted is preempted
+    PRIORITY = "priority"  # by Request.priority, then by arrival; the last in that order is preempted
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The engine's scheduler and KV cache, as vLLM 0.33.0 `config/scheduler.py` and `config/cache.py` spell them.
+
+    A request holds `full_groups` blocks per `block_size` tokens, one block per state group (linear attention keeps one
+    state per sequence), and for every entry of `windows` the blocks that a sliding window of that many tokens still
+    sees. One block of `num_blocks` is the engine's null block and is never handed out.
+
+    Raises:
+        SpecError: a value no engine accepts, or a combination vLLM refuses at start-up.
+    """
+
+    regime: Regime
+    stages: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    num_blocks: int
+    block_size: int = 16
+    max_model_len: int = 1 << 30
+    queue_slots: int | None = None  # None: what the regime says
+    broadcasts_chunks: bool = False  # R1 up to vLLM 0.19: a step that samples nothing ends in a broadcast too
+    long_prefill_token_threshold: int = 0  # 0: off
+    enable_chunked_prefill: bool = True
+    reserve_full_isl: bool = True  # admit a request only when its whole prompt fits the free blocks
+    watermark: float = 0.0  # share of the blocks kept free when admitting beside running requests
+    full_groups: int = 1
+    state_groups: int = 0
+    windows: tuple[int, ...] = ()  # one window size (tokens) per sliding-window group
+    align_chunks: bool = False  # hybrids with prefix caching: prompt chunks end on block borders ("align" mode)
+    enable_prefix_caching: bool = False
+    scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
+    prefill_schedule_interval: int = 1  # prompts only every so many steps while others decode; the engine heeds it
+    # with data parallelism only
+    capture_sizes: tuple[int, ...] = ()  # decode batches that have a CUDA graph, ascending; smaller ones are padded
+
+    def __post_init__(self) -> None:
+        for key in (
+            "stages",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "block_size",
+            "max_model_len",
+            "slots",
+            "prefill_schedule_interval",
+        ):
+            if getattr(self, key) < 1:
+                raise SpecError(f"scheduler settings: {key} is {getattr(self, key)}; it must be 1 or more")
+        if self.num_blocks < 2:
+            raise SpecError(
+                f"scheduler settings: num_blocks is {self.num_blocks}; it must be 2 or more (one is reserved)"
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise SpecError(
+                f"scheduler settings: max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs "
+                f"{self.max_num_seqs}; the engine refuses that, raise the first or lower the second"
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise SpecError(
+                f"scheduler settings: without chunked prefill max_num_batched_tokens {self.max_num_batched_tokens} "
+                f"must be at least max_model_len {self.max_model_len}"
+            )
+        if list(self.capture_sizes) != sorted(set(self.capture_sizes)) or min(self.capture_sizes, default=1) < 1:
+            sizes = ",".join(map(str, self.capture_sizes))
+            raise SpecError(f"scheduler settings: capture_sizes {sizes}; they must ascend and be 1 or more")
+
+    @property
+    def slots(self) -> int:
+        """Batches that may be in flight."""
+        return self.regime.queue_slots(self.stages) if self.queue_slots is None else self.queue_slots
+
+    @property
+    def keeps_states(self) -> bool:
+        """True when a hit also needs what state or window groups held at its end."""
+        return bool(self.state_groups or self.windows)
+
+    def padding(self, prompt_tokens: int, decodes: int) -> int:
+        """Rows added to a step of decodes only: up to the next captured size, none beyond the largest.
+
+        Source: vLLM 0.33.0 `v1/worker/gpu/cudagraph_utils.py` (run_fullgraph) and `config/vllm.py`
+        (_set_cudagraph_sizes). Steps with prompt tokens are not padded here: their graphs are piecewise.
+        """
+        if prompt_tokens:
+            return 0
+        return next((size - decodes for size in self.capture_sizes if size >= decodes), 0)
+
+
+#: For runs that should look like a server. The 1 ms is the engine's own figure (`v1/engine/core.py`
+#: `_process_engine_step`, `time.sleep(0.001)`). The engine's own time is what 72 whole servers need beside their stages
+#: (`partitune validate`: Qwen3-32B on H100, vLLM 0.12.0, which schedules synchronously): half a millisecond a step and
+#: 45 us a request; vllm PR 32618 means 50 us. The rest are assumptions: 100 us of sampler kernels, one small NCCL
+#: message across nodes, and a pinned copy with its event and the message queue to the engine process.
+VLLM_OVERHEADS = Overheads(
+    engine_step_s=500e-6, empty_step_s=1e-3, sample_s=100e-6, broadcast_s=50e-6, d2h_s=100e-6, engine_request_s=45e-6
+)
 
 
 def vllm_settings(deployment: Deployment, plan: KvPlan) -> SchedulerSettings:

@@ -14,9 +14,9 @@ import numpy as np
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.cohort import Live
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
 from partitune.engines.vllm.scheduler.pipeline import BatchCost, Passage, Pipeline
 from partitune.engines.vllm.scheduler.scheduler import Plan, Scheduler
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.simulation.client import Client
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request

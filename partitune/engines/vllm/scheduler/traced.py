@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partitune.costs.cost_model import StageCosts
-from partitune.engines.vllm.scheduler.inputs import SchedulerSettings
 from partitune.engines.vllm.scheduler.pipeline import TracedPipeline
 from partitune.engines.vllm.scheduler.scheduler import Plan
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.engines.vllm.scheduler.state import EngineState
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request

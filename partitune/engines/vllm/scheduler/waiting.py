@@ -12,7 +12,7 @@ from bisect import insort
 from collections import deque
 
 from partitune.engines.vllm.scheduler.cohort import Live
-from partitune.engines.vllm.scheduler.inputs import SchedulingPolicy
+from partitune.engines.vllm.scheduler.settings import SchedulingPolicy
 
 
 def rank(live: Live) -> tuple[int, int]:
