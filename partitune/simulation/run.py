@@ -6,13 +6,14 @@ be recomputed per step; the step list is optional because it outweighs all the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitune.costs.cost_model import Batch
+from partitune.simulation.request import Request
 from partitune.simulation.timeline import Timeline
 
 
@@ -36,6 +37,18 @@ class RequestTimes:
     sent_s: float  # after waiting for a free slot of the closed loop
     first_token_s: float
     finish_s: float
+
+
+def client_view(
+    token_s: Iterable[tuple[Request, float, Sequence[float]]],
+) -> tuple[tuple[RequestTimes, ...], NDArray[np.float64]]:
+    """What the clients see, and every gap between two tokens, from (request, when it was sent, its tokens' times)."""
+    times, gaps = [], [np.zeros(0)]
+    for request, sent_s, tokens in token_s:
+        sizes = request.prompt_tokens, request.output_tokens
+        times.append(RequestTimes(request.id, *sizes, sent_s, tokens[0], tokens[-1]))
+        gaps.append(np.diff(tokens))
+    return tuple(times), np.concatenate(gaps)
 
 
 @dataclass(frozen=True, slots=True)

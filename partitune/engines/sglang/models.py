@@ -9,15 +9,9 @@ from partitune.costs.memory import ReplicatedEmbeddings
 from partitune.models.architecture import Architecture
 
 _EMBEDDING = frozenset({"MiniMaxM2ForCausalLM", "Qwen3NextForCausalLM"})
-_HEAD = frozenset(
-    {
-        "Glm4MoeForCausalLM",
-        "GptOssForCausalLM",
-        "MixtralForCausalLM",
-        "Qwen3MoeForCausalLM",
-        "Qwen3NextForCausalLM",
-    }
-)
+_HEAD = frozenset({
+    "Glm4MoeForCausalLM", "GptOssForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM",
+})  # fmt: skip
 
 
 def edge_copies(architecture: Architecture) -> ReplicatedEmbeddings:

@@ -22,17 +22,9 @@ _KV_DTYPES = (
 #: Without the names that are aliases of others, or that are left over from back ends that were removed.
 GATHERING = "allgather_reducescatter"
 ALL2ALL_BACKENDS = (
-    "deepep_high_throughput",
-    "deepep_low_latency",
-    "deepep_v2",
-    "mori_high_throughput",
-    "mori_low_latency",
-    "moonep",
-    "nixl_ep",
-    GATHERING,
-    "flashinfer_nvlink_two_sided",
-    "flashinfer_nvlink_one_sided",
-)
+    "deepep_high_throughput", "deepep_low_latency", "deepep_v2", "mori_high_throughput", "mori_low_latency", "moonep",
+    "nixl_ep", GATHERING, "flashinfer_nvlink_two_sided", "flashinfer_nvlink_one_sided",
+)  # fmt: skip
 _STATE_DTYPES = ("auto", "float32", "float16", "bfloat16")
 
 _SCHEDULER = (

@@ -15,70 +15,32 @@ from partitune.costs.memory import ReplicatedEmbeddings
 from partitune.engines.versions import Version
 from partitune.models.architecture import Architecture
 
-_BOTH = frozenset(
-    {
-        "DbrxForCausalLM",
-        "GemmaForCausalLM",
-        "Gemma3ForCausalLM",
-        "Gemma4ForCausalLM",
-        "GptOssForCausalLM",
-        "GraniteMoeForCausalLM",
-        "GraniteMoeHybridForCausalLM",
-        "HYV3ForCausalLM",
-        "JambaForCausalLM",
-        "MiniCPMForCausalLM",
-        "MixtralForCausalLM",
-        "NemotronHForCausalLM",
-        "OlmoHybridForCausalLM",
-        "OlmoeForCausalLM",
-        "PhiMoEForCausalLM",
-        "Qwen2MoeForCausalLM",
-        "Qwen3MoeForCausalLM",
-        "Qwen3NextForCausalLM",
-    }
-)
-_EMBEDDING = frozenset(
-    {
-        "Cohere2MoeForCausalLM",
-        "CohereForCausalLM",
-        "Gemma2ForCausalLM",
-        "Lfm2ForCausalLM",
-        "Lfm2MoeForCausalLM",
-        "Qwen3_5ForCausalLM",
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForCausalLM",
-        "Qwen3_5MoeForConditionalGeneration",
-    }
-)
+_BOTH = frozenset({
+    "DbrxForCausalLM", "GemmaForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM", "GptOssForCausalLM",
+    "GraniteMoeForCausalLM", "GraniteMoeHybridForCausalLM", "HYV3ForCausalLM", "JambaForCausalLM",
+    "MiniCPMForCausalLM", "MixtralForCausalLM", "NemotronHForCausalLM", "OlmoHybridForCausalLM", "OlmoeForCausalLM",
+    "PhiMoEForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM",
+})  # fmt: skip
+_EMBEDDING = frozenset({
+    "Cohere2MoeForCausalLM", "CohereForCausalLM", "Gemma2ForCausalLM", "Lfm2ForCausalLM", "Lfm2MoeForCausalLM",
+    "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+})  # fmt: skip
 _DEEPSEEK = frozenset({"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"})
 _ONE_DEEPSEEK_HEAD = Version(0, 8)
 _ONE_TOWER = Version(0, 33)
 
 #: Without pipeline parallelism (`SupportsPP`).
-NO_PIPELINE = frozenset(
-    {
-        "AriaForConditionalGeneration",
-        "Gemma3nForCausalLM",
-        "Gemma3nForConditionalGeneration",
-        "HrmTextForCausalLM",
-        "IQuestLoopCoderForCausalLM",
-        "Mamba2ForCausalLM",
-        "Phi4MMForCausalLM",
-        "WhisperForConditionalGeneration",
-        "Zamba2ForCausalLM",
-    }
-)
+NO_PIPELINE = frozenset({
+    "AriaForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nForConditionalGeneration", "HrmTextForCausalLM",
+    "IQuestLoopCoderForCausalLM", "Mamba2ForCausalLM", "Phi4MMForCausalLM", "WhisperForConditionalGeneration",
+    "Zamba2ForCausalLM",
+})  # fmt: skip
 #: On the V2 runner by default from 0.24 on.
-V2_LISTED = frozenset(
-    {
-        "DeepseekV2ForCausalLM",
-        "GraniteMoeForCausalLM",
-        "LlamaForCausalLM",
-        "MistralForCausalLM",
-        "Qwen2MoeForCausalLM",
-        "Qwen3ForCausalLM",
-    }
-)
+V2_LISTED = frozenset({
+    "DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2MoeForCausalLM",
+    "Qwen3ForCausalLM",
+})  # fmt: skip
 
 
 def edge_copies(architecture: Architecture, version: Version, *, v2: bool) -> ReplicatedEmbeddings:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.sglang.scheduler.admission import Live
 from partitune.engines.sglang.scheduler.pipeline import SglangPipeline, Turn
@@ -24,7 +22,7 @@ from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.client import Client
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.simulation.run import RequestTimes, Run, Step
+from partitune.simulation.run import Run, Step, client_view
 
 
 def simulate_sglang(
@@ -215,20 +213,12 @@ class _Engine:
     def result(self, requests: Sequence[Request]) -> Run:
         """What the finished run leaves behind."""
         stages = range(self.settings.stages)
-        times = []
-        gaps = [np.zeros(0)]
-        for request in requests:
-            tokens = self.token_s[request.id]
-            sent_s = self.sent_s[request.id]
-            times.append(
-                RequestTimes(request.id, request.prompt_tokens, request.output_tokens, sent_s, tokens[0], tokens[-1])
-            )
-            gaps.append(np.diff(tokens))
+        times, gaps = client_view((each, self.sent_s[each.id], self.token_s[each.id]) for each in requests)
         ran = [turn for turn, batch in self.turns if batch is not None]
         handed = [sum(n * self.known[work][1][b] for work, n in self.uses.items()) for b in stages[:-1]]
         return Run(
-            requests=tuple(times),
-            inter_token_s=np.concatenate(gaps),
+            requests=times,
+            inter_token_s=gaps,
             makespan_s=max(turn.end[-1] for turn in ran),
             compute_s=tuple(sum(n * self.known[work][0][stage] for work, n in self.uses.items()) for stage in stages),
             transfer_s=tuple(received + given for received, given in zip([0.0, *handed], [*handed, 0.0], strict=True)),

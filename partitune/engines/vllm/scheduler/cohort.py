@@ -9,63 +9,43 @@ whole cohort does not.
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass, field
 
 from partitune.engines.vllm.scheduler.cached import Cached, Stretch
 from partitune.simulation.request import Request
 
 
+@dataclass(slots=True, eq=False)
 class Live:
     """One request inside the engine."""
 
-    __slots__ = (
-        "base",
-        "cohort",
-        "computed",
-        "deferred",
-        "eligible_step",
-        "held",
-        "in_flight",
-        "joined",
-        "junction",
-        "last_step",
-        "number",
-        "preempted",
-        "prompt",
-        "reading",
-        "request",
-        "seen_step",
-        "segments",
-        "sent_s",
-        "shared",
-        "shared_blocks",
-        "stretches",
-        "target",
-    )
+    request: Request
+    sent_s: float
+    number: int  # in order of arrival
+    cohort: Cohort | None = None  # None: waiting, reading, or only waiting for its last token
+    reading: bool = False  # running, its prompt (after a preemption: and output) not read to its end
+    joined: int = 0  # tokens the cohort had been scheduled for before
+    base: int = 0  # own tokens scheduled before joining
+    segments: list[tuple[Cohort, int, int]] = field(default_factory=list)  # (cohort, first token, one past the last)
+    computed: int = 0  # prompt (and, after a preemption, output) tokens scheduled; kept while not in a cohort
+    in_flight: int = 0  # prompt tokens scheduled and not yet back
+    held: int = 0  # KV blocks
+    last_step: int = 0  # newest step it took part in, when not in a cohort
+    eligible_step: int = 0  # not before this step again; outlives a preemption, as in the engine
+    preempted: bool = False  # ever
+    deferred: bool = False  # passed over while waiting for stale tokens, and not admitted since
+    # Prefix cache: blocks that others know too, those that only it knows and gave back, and how long the first are.
+    shared: list[Cached] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+    shared_blocks: int = 0
+    junction: int = 0  # tokens of a cached prefix whose states are to be kept on the way
+    seen_step: int = 0  # newest step whose tokens were back when it was last scheduled, when not in a cohort
+    prompt: int = field(init=False)
+    target: int = field(init=False)
 
-    def __init__(self, request: Request, sent_s: float, number: int) -> None:
-        self.request = request
-        self.sent_s = sent_s
-        self.number = number  # in order of arrival
-        self.prompt = request.prompt_tokens
-        self.target = request.output_tokens
-        self.cohort: Cohort | None = None  # None: waiting, reading, or only waiting for its last token
-        self.reading = False  # running, its prompt (after a preemption: and output) not read to its end
-        self.joined = 0  # tokens the cohort had been scheduled for before
-        self.base = 0  # own tokens scheduled before joining
-        self.segments: list[tuple[Cohort, int, int]] = []  # (cohort, first token, one past the last) of the past
-        self.computed = 0  # prompt (and, after a preemption, output) tokens scheduled; kept while not in a cohort
-        self.in_flight = 0  # prompt tokens scheduled and not yet back
-        self.held = 0  # KV blocks
-        self.last_step = 0  # newest step it took part in, when not in a cohort
-        self.eligible_step = 0  # not before this step again; outlives a preemption, as in the engine
-        self.preempted = False  # ever
-        self.deferred = False  # passed over while waiting for stale tokens, and not admitted since
-        # Prefix cache: blocks that others know too, those that only it knows and gave back, and how long the first are.
-        self.shared: list[Cached] = []
-        self.stretches: list[Stretch] = []
-        self.shared_blocks = 0
-        self.junction = 0  # tokens of a cached prefix whose states are to be kept on the way
-        self.seen_step = 0  # newest step whose tokens were back when it was last scheduled, when not in a cohort
+    def __post_init__(self) -> None:
+        self.prompt = self.request.prompt_tokens
+        self.target = self.request.output_tokens
 
     @property
     def sampled(self) -> int:
@@ -111,43 +91,31 @@ class Live:
         return self.prompt + self.sampled - 1
 
 
+@dataclass(slots=True, eq=False)
 class Cohort:
     """Requests that sample in the same steps."""
 
-    __slots__ = (
-        "context",
-        "crossing",
-        "delivered",
-        "eligible_step",
-        "ending",
-        "fresh",
-        "last_step",
-        "members",
-        "scheduled",
-        "seen_step",
-        "steps",
-        "stopping",
-        "times",
-        "token_s",
-        "will_stop",
-    )
-
-    def __init__(self) -> None:
-        self.members: dict[Live, None] = {}  # an ordered set
-        self.scheduled = 0
-        self.delivered = 0
-        self.times: list[float] = []  # when each delivered token reached the clients
-        self.context = 0  # sum of the members' contexts
-        self.token_s = 0.0  # when the newest token is on every stage
-        self.eligible_step = 0
-        self.last_step = 0
-        self.seen_step = 0  # newest step whose tokens were back when it was last scheduled
-        self.steps: list[int] = []  # that each token was scheduled in; kept for the prefix cache only
-        self.ending: dict[int, list[Live]] = {}  # delivered tokens -> members that then have all theirs
-        self.will_stop: dict[int, list[Live]] = {}  # delivered tokens -> members that then lack one only
-        self.stopping: list[Live] = []  # may lack one token only: not scheduled again while that one is in flight
-        self.fresh: list[Live] = []  # joined, and not yet in `crossing`
-        self.crossing: dict[int, dict[Live, None]] = {}  # scheduled tokens mod block size -> need a new block then
+    members: dict[Live, None] = field(default_factory=dict)  # an ordered set
+    scheduled: int = 0
+    delivered: int = 0
+    times: list[float] = field(default_factory=list)  # when each delivered token reached the clients
+    context: int = 0  # sum of the members' contexts
+    token_s: float = 0.0  # when the newest token is on every stage
+    eligible_step: int = 0
+    last_step: int = 0
+    seen_step: int = 0  # newest step whose tokens were back when it was last scheduled
+    steps: list[int] = field(default_factory=list)  # that each token was scheduled in; kept for the prefix cache only
+    ending: dict[int, list[Live]] = field(default_factory=dict)  # delivered tokens -> members that then have all theirs
+    will_stop: dict[int, list[Live]] = field(
+        default_factory=dict
+    )  # delivered tokens -> members that then lack one only
+    stopping: list[Live] = field(
+        default_factory=list
+    )  # may lack one token only: not scheduled again while that one is in flight
+    fresh: list[Live] = field(default_factory=list)  # joined, and not yet in `crossing`
+    crossing: dict[int, dict[Live, None]] = field(
+        default_factory=dict
+    )  # scheduled tokens mod block size -> need a new block then
 
     def add(self, live: Live) -> None:
         """Let `live` take part in the step being scheduled and all that follow."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-import numpy as np
-
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.cohort import Live
@@ -20,7 +18,7 @@ from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.simulation.client import Client
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.simulation.run import RequestTimes, Run, Step
+from partitune.simulation.run import Run, Step, client_view
 
 
 class EngineState:
@@ -113,20 +111,11 @@ class EngineState:
 
     def result(self, requests: Sequence[Request]) -> Run:
         """What the finished run leaves behind."""
-        times = []
-        gaps = [np.zeros(0)]
-        for request in requests:
-            live = self.lives[request.id]
-            tokens = live.token_times()
-            times.append(
-                RequestTimes(
-                    request.id, request.prompt_tokens, request.output_tokens, live.sent_s, tokens[0], tokens[-1]
-                )
-            )
-            gaps.append(np.diff(tokens))
+        lives = [self.lives[request.id] for request in requests]
+        times, gaps = client_view((live.request, live.sent_s, live.token_times()) for live in lives)
         return Run(
-            requests=tuple(times),
-            inter_token_s=np.concatenate(gaps),
+            requests=times,
+            inter_token_s=gaps,
             makespan_s=self.makespan,
             compute_s=self.pipeline.compute_s(),
             transfer_s=self.pipeline.transfer_s(),
