@@ -13,7 +13,7 @@ from typing import Protocol
 
 from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment
-from partitune.errors import SpecError
+from partitune.errors import Refused, SpecError
 from partitune.hardware.parallelism import Layout, RankOrder
 from partitune.models.architecture import Architecture
 
@@ -75,6 +75,12 @@ class Rules(Protocol):
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks. Without a partition the engine's default split is not judged."""
         ...
+
+
+def refused(violations: Sequence[Violation]) -> Refused:
+    """The error of a candidate that breaks `violations`, graded by how many."""
+    reasons = "; ".join(f"{violation.message} [{violation.source}]" for violation in violations)
+    return Refused(f"the engine refuses this: {reasons}", excess=float(len(violations)))
 
 
 def refuse(violations: Sequence[Violation], source: str) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from partitune.candidate import Candidate, Measurement, StageReport
 from partitune.costs.memory import StageMemory
 from partitune.engines.memory import KvPlan
+from partitune.engines.rules import refused
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -76,8 +77,7 @@ class SimulatorDriver:
 def _start(resolved: ResolvedCandidate) -> KvPlan:
     """What the engine does before it takes requests. Raises Refused or OutOfMemory, graded."""
     if broken := resolved.violations:
-        reasons = "; ".join(f"{violation.message} [{violation.source}]" for violation in broken)
-        raise Refused(f"the engine refuses this: {reasons}", excess=float(len(broken)))
+        raise refused(broken)
     _check_weights(resolved.memory)
     try:
         return resolved.kv_plan

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from partitune.candidate import Candidate, Knob
 from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
 from partitune.engines.launch import Launch, RankPlacement, Start
+from partitune.engines.rules import refused
 from partitune.errors import Refused
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
 from partitune.export.deploy import served_model, start_variables
@@ -86,8 +87,7 @@ class ServerCommands:
         """What will be started. Raises Refused where the engine's own rules forbid it."""
         deployment = self.deployment(candidate)
         if broken := self.problem.engine.check(deployment):
-            reasons = "; ".join(f"{violation.message} [{violation.source}]" for violation in broken)
-            raise Refused(f"the engine refuses this: {reasons}", excess=float(len(broken)))
+            raise refused(broken)
         if self.runner.starts_server and self.ranks.refusal:
             raise Refused(self.ranks.refusal, excess=1.0)
         return deployment
