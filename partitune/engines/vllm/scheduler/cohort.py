@@ -106,16 +106,12 @@ class Cohort:
     seen_step: int = 0  # newest step whose tokens were back when it was last scheduled
     steps: list[int] = field(default_factory=list)  # that each token was scheduled in; kept for the prefix cache only
     ending: dict[int, list[Live]] = field(default_factory=dict)  # delivered tokens -> members that then have all theirs
-    will_stop: dict[int, list[Live]] = field(
-        default_factory=dict
-    )  # delivered tokens -> members that then lack one only
-    stopping: list[Live] = field(
-        default_factory=list
-    )  # may lack one token only: not scheduled again while that one is in flight
+    will_stop: dict[int, list[Live]] = field(default_factory=dict)  # delivered tokens -> members that then lack one
+    #: Members that may lack one token only: not scheduled again while that one is in flight.
+    stopping: list[Live] = field(default_factory=list)
     fresh: list[Live] = field(default_factory=list)  # joined, and not yet in `crossing`
-    crossing: dict[int, dict[Live, None]] = field(
-        default_factory=dict
-    )  # scheduled tokens mod block size -> need a new block then
+    #: Scheduled tokens modulo block size -> members that need a new block then.
+    crossing: dict[int, dict[Live, None]] = field(default_factory=dict)
 
     def add(self, live: Live) -> None:
         """Let `live` take part in the step being scheduled and all that follow."""
