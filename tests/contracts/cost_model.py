@@ -12,6 +12,14 @@ from partitune.errors import SpecError
 
 BATCHES = (prefill(2048), prefill(512, past=4096, sequences=2), decode(16, 1024), decode(1, 1))
 
+#: More tokens, more sequences, longer contexts.
+GROWING = (
+    (prefill(512), prefill(4096)),
+    (prefill(512), prefill(512, past=16384)),
+    (decode(4, 1024), decode(64, 1024)),
+    (decode(16, 1024), decode(16, 16384)),
+)
+
 
 def check_cost_model(costs: CostModel, partition: tuple[int, ...]) -> None:
     """`partition` is a legal one; its stages have to be as many as the placement's."""
@@ -39,6 +47,12 @@ def check_cost_model(costs: CostModel, partition: tuple[int, ...]) -> None:
         handed = bound.transfer_s(batch.tokens)
         assert len(handed) == stages - 1
         assert all(0 < seconds < math.inf for seconds in handed)
+    for less, more in GROWING:
+        for stage in range(stages):
+            assert costs.layer_s(stage, less).sum() < costs.layer_s(stage, more).sum(), (less, more)
+            assert costs.edge_s(stage, less) <= costs.edge_s(stage, more)
+        handed = zip(bound.transfer_s(less.tokens), bound.transfer_s(more.tokens), strict=True)
+        assert all(few <= many for few, many in handed)
     assert tuple(bound.compute_s(Batch())) == (0.0,) * stages
     assert tuple(bound.transfer_s(0)) == (0.0,) * (stages - 1)
     for wrong in ((*partition, 1), (partition[0] + 1, *partition[1:])):
