@@ -51,8 +51,8 @@ def check_cost_model(costs: CostModel, partition: tuple[int, ...]) -> None:
         for stage in range(stages):
             assert costs.layer_s(stage, less).sum() < costs.layer_s(stage, more).sum(), (less, more)
             assert costs.edge_s(stage, less) <= costs.edge_s(stage, more)
-        handed = zip(bound.transfer_s(less.tokens), bound.transfer_s(more.tokens), strict=True)
-        assert all(few <= many for few, many in handed)
+        hand_offs = zip(bound.transfer_s(less.tokens), bound.transfer_s(more.tokens), strict=True)
+        assert all(few <= many for few, many in hand_offs)
     assert tuple(bound.compute_s(Batch())) == (0.0,) * stages
     assert tuple(bound.transfer_s(0)) == (0.0,) * (stages - 1)
     for wrong in ((*partition, 1), (partition[0] + 1, *partition[1:])):

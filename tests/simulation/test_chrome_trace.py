@@ -4,7 +4,7 @@ import gzip
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,10 @@ def test_watching_changes_nothing(scenario: Scenario) -> None:
     except OutOfMemory:
         return
     unwatched = simulate(requests, config, costs, overheads, concurrency, record_steps=True)
-    nothing = unwatched.inter_token_s[:0]
     assert watched.inter_token_s.tolist() == unwatched.inter_token_s.tolist()
-    assert replace(watched, timeline=None, inter_token_s=nothing) == replace(unwatched, inter_token_s=nothing)
+    # Not `==` of the runs: Python 3.13 asks the array for its truth where 3.11 saw the same object.
+    others = [field.name for field in fields(watched) if field.name not in ("inter_token_s", "timeline")]
+    assert [getattr(watched, name) for name in others] == [getattr(unwatched, name) for name in others]
     steps = [dict(step.tokens) for step in unwatched.steps]
     assert [dict(batch.requests) for batch in timeline_of(watched).batches] == [step for step in steps if step]
     assert [batch.step for batch in timeline_of(watched).batches] == [n for n, step in enumerate(steps, 1) if step]
