@@ -15,6 +15,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from tests import yaml_reference
+
 README = Path(__file__).parent.parent / "README.md"
 BLOCK = re.compile(r"(<!-- runs: partitune (?P<arguments>[^\n]*) -->\n```[a-z]*\n)(?P<shown>.*?)(```\n)", re.DOTALL)
 
@@ -46,3 +48,4 @@ def rewritten(text: str) -> str:
 
 if __name__ == "__main__":
     README.write_text(rewritten(README.read_text()))
+    yaml_reference.write()

@@ -1,0 +1,79 @@
+"""Every key of both kinds of YAML file, as docs/search-space.md and docs/runner.md show them.
+
+Decision: made from the JSON Schema, which is made from the models that read the files; `make docs` writes the pages and
+a test compares, so a key without a row cannot land.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from partitune.spec.catalog import Kind
+from partitune.spec.schema import json_schema
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {Kind.SEARCH_SPACE: DOCS / "search-space.md", Kind.RUNNER: DOCS / "runner.md"}
+_OPENINGS = {
+    Kind.SEARCH_SPACE: """# Every key of a search space
+
+A search space says which model is served where, under which load, and what may vary. `partitune list` names those that
+ship; copy one into `search_spaces/` and change it. A wrong key is refused with its line and the nearest right one.
+""",
+    Kind.RUNNER: """# Every key of a runner
+
+A runner says how a candidate is measured at a site: how the engine is started there, on which nodes, with which load
+generator, and when to give up. `partitune list` names those that ship; `partitune launch SPACE --runner FILE --dry-run`
+prints what one would start.
+""",
+}
+_FOOT = "\nMade by `make docs` from the models that read the files; a test holds this page to them.\n"
+
+
+def rows(schema: dict[str, Any], at: dict[str, Any], path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Key path, what is allowed, default of every key under `at`, in the order of the file."""
+    required = at.get("required", [])
+    for key, field in at.get("properties", {}).items():
+        here = f"{path}{key}"
+        default = "required" if key in required else shown_default(field)
+        yield here, field.get("description", ""), default
+        for mark, inner in members(schema, field):
+            yield from rows(schema, inner, f"{here}{mark}.")
+
+
+def members(schema: dict[str, Any], field: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The mappings a field may hold, each with what tells it from its siblings: `[]` of a list, `(kind)` of a union."""
+    if "$ref" in field:
+        yield "", schema["$defs"][field["$ref"].rsplit("/", 1)[1]]
+    if isinstance(field.get("items"), dict):
+        yield from (("[]" + mark, inner) for mark, inner in members(schema, field["items"]))
+    options = [inner for option in field.get("anyOf", ()) for inner in members(schema, option)]
+    for mark, inner in options:
+        kind = inner.get("properties", {}).get("kind", {}).get("const")
+        yield (f"({kind}){mark}" if kind else mark), inner
+
+
+def shown_default(field: dict[str, Any]) -> str:
+    if "default" not in field:
+        return ""
+    value = field["default"]
+    if value is None or value in ({}, []) or isinstance(value, dict):
+        return ""
+    return f"`{json.dumps(value)}`"
+
+
+def page(kind: Kind) -> str:
+    """The whole page."""
+    schema = json_schema(kind)
+    table = ["| key | allowed | default |", "|---|---|---|"]
+    for path, allowed, default in rows(schema, schema):
+        table.append(f"| `{path}` | {allowed.replace('|', chr(92) + '|')} | {default} |")
+    return _OPENINGS[kind] + "\n" + "\n".join(table) + "\n" + _FOOT
+
+
+def write() -> None:
+    """Write both pages."""
+    for kind, path in PAGES.items():
+        path.write_text(page(kind))
