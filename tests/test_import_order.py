@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import partitune
@@ -32,6 +34,10 @@ ROOMS = (
     "__main__",
 )
 PACKAGE = Path(partitune.__file__).parent
+#: All that `report` may import to run; what works a value out may be named for the type checker alone.
+DRAWN = ("errors", "partition", "candidate", "spec", "analysis", "report")
+#: What may not even be loaded by what `report` imports: what simulates, plans, measures, stores or searches.
+WORKING = ("costs", "simulation", "engines", "planning", "execution", "store", "search", "fidelity")
 
 
 def room_of(parts: tuple[str, ...]) -> str:
@@ -70,6 +76,22 @@ def test_a_module_imports_only_from_its_own_room_or_one_above() -> None:
         below = [other for other in imported_rooms(path) if ROOMS.index(other) > ROOMS.index(room)]
         wrong += [f"{relative} imports {other}, which stands below {room}" for other in below]
     assert not wrong, "\n".join(wrong)
+
+
+def test_report_draws_values_it_is_given() -> None:
+    paths = sorted(PACKAGE.glob("report/*.py"))
+    for path in paths:
+        tree = ast.parse(path.read_text())
+        typed = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        tree.body = [node for node in tree.body if node not in typed]
+        modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        wrong = [name for name in modules if name.startswith("partitune.") and name.split(".")[1] not in DRAWN]
+        assert not wrong, f"{path.name} imports {wrong}"
+    names = ", ".join(f"partitune.report.{path.stem}" for path in paths if path.stem != "__init__")
+    code = f"import sys, {names}; print(*sorted(name for name in sys.modules if name.startswith('partitune.')))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "partitune.report.study" in loaded
+    assert not [name for name in loaded if name.split(".")[1] in WORKING]
 
 
 def test_no_module_is_longer_than_400_lines_and_none_is_a_grab_bag() -> None:

@@ -65,6 +65,14 @@ class Explained:
         """The simulated stages; none where it could not run."""
         return () if self.result.measurement is None else self.result.measurement.stages
 
+    def measured_percent(self) -> dict[str, tuple[int, int]]:
+        """Batch name -> the least and the largest per cent of a stage's time that rest on measured kernels."""
+        percents = {
+            name: sorted(round(100 * seconds.shares()["measured"]) for seconds in stages)
+            for name, stages in self.sources.items()
+        }
+        return {name: (ordered[0], ordered[-1]) for name, ordered in percents.items()}
+
     @property
     def limiting_stage(self) -> int:
         """The stage that limits the run, or that is shortest of memory."""

@@ -1,4 +1,4 @@
-"""How a value is written for a person, the same in every table.
+"""How a value is written for a person, the same in every table and sentence.
 
 Decision: apart from the tables, so that a command that opens no database need not import one.
 """
@@ -11,12 +11,22 @@ from partitune.candidate import Knob
 
 
 def figure(value: float | None, name: str = "") -> str:
-    """A figure as a person reads it: whole numbers of blocks and tokens, three digits otherwise."""
+    """A figure as a person reads it: whole numbers of blocks and tokens, three digits otherwise; `-` for none."""
     if value is None:
         return "-"
     if name.startswith("kv_") or abs(value) >= 10_000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def percent(share: float, form: str = ".1f") -> str:
+    """`12.3 %` for 0.123; `form` is that of the number, such as `.0f`, or `+.1f` with its sign."""
+    return f"{100 * share:{form}} %"
+
+
+def gib(size_bytes: float) -> str:
+    """Bytes as GiB with one digit behind the point, without the unit."""
+    return f"{size_bytes / (1 << 30):.1f}"
 
 
 def knobs_text(knobs: Mapping[str, Knob]) -> str:

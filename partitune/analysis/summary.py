@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from partitune.analysis.fidelity import Fidelity, fidelity
 from partitune.analysis.final import NO_FINAL, Final, Rules, Run, line_up, measured_value
 from partitune.analysis.hypervolume import hypervolume, reference_point
 from partitune.analysis.judgement import Judgement, judge
+from partitune.analysis.layouts_tried import layouts_tried
 from partitune.analysis.limits import Distance, PartDistances
 from partitune.analysis.pareto import front, knee
 from partitune.analysis.trial import Trial
@@ -72,12 +73,21 @@ class Summary:
         index = None if any(one.outcome is Outcome.OK for one in results) else nearest_miss(results)
         return None if index is None else self.trials[index]
 
+    def layouts_tried(self) -> Iterator[str]:
+        """Whether a pipeline was worth it, in sentences; none where one layout was tried."""
+        return layouts_tried(((trial.number, trial.result) for trial in self.trials), self.objectives[0])
+
     def notes(self) -> list[str]:
         """What the verdict rests on, in sentences."""
         found = [] if self.final is None else self.final.lines(self.zone)
         if (miss := self.nearest_miss) is not None:
             found.append(f"nearest miss: trial {miss.number}, {miss.result.reason}")
         return found if self.fidelity is None else [*found, self.fidelity.text]
+
+    @property
+    def set_aside_text(self) -> str:
+        """What a person must know who misses trials."""
+        return f"{len(self.set_aside)} trials measured under an earlier spec of the study are set aside"
 
     def counts(self) -> dict[str, int]:
         """Trials by outcome, every outcome named."""
@@ -300,13 +310,8 @@ def remarks(summary: Summary, trial: Trial) -> tuple[str, ...]:
     if summary.final is not None and not summary.final.over:
         lines += summary.final.lines(summary.zone)
     if summary.set_aside:
-        lines.append(set_aside_text(summary))
+        lines.append(summary.set_aside_text)
     return tuple(lines)
-
-
-def set_aside_text(summary: Summary) -> str:
-    """What a person must know who misses trials."""
-    return f"{len(summary.set_aside)} trials measured under an earlier spec of the study are set aside"
 
 
 def _harmless(cell: object) -> object:

@@ -16,8 +16,7 @@ def add_list(commands: Commands) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     from partitune.models.published import catalog_names
-    from partitune.report.output import stdout
-    from partitune.report.terminal import catalog_table
+    from partitune.report.output import stdout, table
     from partitune.spec.catalog import Kind, list_catalog
 
     entries = [entry for kind in Kind for entry in list_catalog(kind)]
@@ -25,6 +24,7 @@ def _list(arguments: argparse.Namespace) -> int:
         files = [{"name": e.name, "kind": e.kind.value, "origin": e.origin, "file": e.label} for e in entries]
         print(json.dumps({"files": files, "models": list(catalog_names())}))
     else:
-        stdout().draw(catalog_table(entries))
+        rows = ((entry.name, entry.kind.words, entry.origin, entry.label) for entry in entries)
+        stdout().draw(table("search spaces and runners", ("name", "kind", "origin", "file"), rows))
         print(f"models: {', '.join(catalog_names())}")
     return 0

@@ -28,8 +28,8 @@ def add_explain(commands: Commands) -> None:
 def _explain(arguments: argparse.Namespace) -> int:
     from partitune.analysis.explanation import candidate_of, explain, trace
     from partitune.planning.resolve import resolve
+    from partitune.report.explained import print_explained
     from partitune.report.output import stdout
-    from partitune.report.terminal import print_explained
 
     problem = _problem(resolve(space_of(arguments)), arguments.part, wants_trace=arguments.trace is not None)
     default = candidate_of(problem, None, {})

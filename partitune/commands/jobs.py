@@ -115,8 +115,6 @@ def _submit(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from rich.markup import escape
-
     from partitune.jobs.client import Head
     from partitune.report.output import stdout, table
 
@@ -124,13 +122,16 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([_plain(job) for job in jobs]))
         return 0
-    made = table(f"jobs of {arguments.address}", ("job", "status", "study", "started", "ended", "results", "partitune"))
-    for job in jobs:
-        times = [
-            time.astimezone().strftime("%d %b %H:%M:%S") if time else "-" for time in (job.started_at, job.ended_at)
-        ]
-        made.add_row(*map(escape, (job.job_id, job.status, job.study, *times, job.results, job.package)))
-    stdout().draw(made)
+    rows = (
+        (
+            *(job.job_id, job.status, job.study),
+            *(f"{time.astimezone():%d %b %H:%M:%S}" if time else "-" for time in (job.started_at, job.ended_at)),
+            *(job.results, job.package),
+        )
+        for job in jobs
+    )
+    columns = ("job", "status", "study", "started", "ended", "results", "partitune")
+    stdout().draw(table(f"jobs of {arguments.address}", columns, rows))
     return 0
 
 

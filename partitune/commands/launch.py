@@ -61,8 +61,8 @@ def _show_dry_run(shown: DryRun, as_json: bool) -> int:
 
 def _show(result: Result, as_json: bool) -> int:
     from partitune.candidate import Outcome
+    from partitune.report.explained import print_result
     from partitune.report.output import stdout
-    from partitune.report.terminal import print_result
 
     if as_json:
         measured = None if result.measurement is None else result.measurement.to_json()

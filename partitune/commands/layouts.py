@@ -18,8 +18,9 @@ def add_layouts(commands: Commands) -> None:
 
 
 def _layouts(arguments: argparse.Namespace) -> int:
-    from partitune.report.layout_table import compare_layouts, print_compared
+    from partitune.report.layout_table import print_compared
     from partitune.report.output import stdout
+    from partitune.search.layout_comparison import compare_layouts
 
     if arguments.space is None:  # where the comparison starts from makes no difference to it
         arguments.tp, arguments.pp = arguments.tp or 1, arguments.pp or 1

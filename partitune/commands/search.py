@@ -47,7 +47,7 @@ def add_search(commands: Commands) -> None:
 def _search(arguments: argparse.Namespace) -> int:
     from partitune.report.output import stdout
     from partitune.report.progress import Watcher
-    from partitune.report.terminal import print_summary
+    from partitune.report.study import print_summary
     from partitune.search.study import Plan, objectives_of, run, stored_search
     from partitune.spec.overrides import with_settings
     from partitune.spec.runner import load_runner

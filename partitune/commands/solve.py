@@ -18,7 +18,8 @@ def add_solve(commands: Commands) -> None:
 
 def _solve(arguments: argparse.Namespace) -> int:
     from partitune.report.output import stdout
-    from partitune.report.solve import print_solved, solve
+    from partitune.report.solve import print_solved
+    from partitune.search.exact_front import solve
 
     solved = solve(space_of(arguments), arguments.knobs)
     if arguments.json:

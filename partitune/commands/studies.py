@@ -33,7 +33,7 @@ def add_studies(commands: Commands) -> None:
 
 def _pareto(arguments: argparse.Namespace) -> int:
     from partitune.report.output import stdout
-    from partitune.report.terminal import print_pareto
+    from partitune.report.study import print_pareto
 
     with reading(arguments) as store:
         summary = summary_of(store, study_name(store, arguments.study))
@@ -48,7 +48,7 @@ def _pareto(arguments: argparse.Namespace) -> int:
 
 def _studies(arguments: argparse.Namespace) -> int:
     from partitune.report.output import stdout
-    from partitune.report.terminal import studies_table
+    from partitune.report.study import studies_table
 
     with reading(arguments) as store:
         studies = [(study, store.counts(study.name)) for study in store.studies()]
@@ -62,7 +62,7 @@ def _studies(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     from partitune.analysis.summary import trial_detail
     from partitune.report.output import stdout
-    from partitune.report.terminal import print_summary, print_trial
+    from partitune.report.study import print_summary, print_trial
 
     with reading(arguments) as store:
         number = arguments.trial

@@ -18,12 +18,16 @@ def add_validate(commands: Commands) -> None:
 
 def _validate(arguments: argparse.Namespace) -> int:
     from partitune.errors import SpecError
+    from partitune.fidelity.validation import validate
     from partitune.report.output import stdout
-    from partitune.report.validation import print_tables
+    from partitune.report.validation import print_validation
 
     if unknown := [name for name in arguments.tables if name not in TABLES]:
         raise SpecError(f"validate: {unknown[0]!r} is not a table; allowed: {', '.join(TABLES)}")
     if arguments.every < 1:
         raise SpecError(f"--every: {arguments.every}; allowed: a whole number of 1 or more")
-    verdicts = print_tables(stdout(), arguments.tables or TABLES, arguments.every)
-    return 0 if all(verdict.passed for verdict in verdicts) else 1
+    passed = True
+    for validation in validate(arguments.tables or TABLES, arguments.every):
+        print_validation(stdout(), validation)
+        passed &= validation.verdict is None or validation.verdict.passed
+    return 0 if passed else 1

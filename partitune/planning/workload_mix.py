@@ -15,10 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from partitune.simulation.request import Request
-from partitune.spec.objectives import METRICS, Direction
-
-#: Between the name of a part and that of a metric, where the figures of one part stand beside those of the mix.
-_OF_PART = "/"
+from partitune.spec.objectives import METRICS, OF_LOAD, Direction
 
 
 class Over(StrEnum):
@@ -85,14 +82,4 @@ class Mix:
         if len(served) == 1:
             return {}
         pairs = zip(self.loads, served, strict=True)
-        return {f"{load.name}{_OF_PART}{name}": value for load, figures in pairs for name, value in figures.items()}
-
-
-def taken_apart(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """The figures of the whole, and by part what `by_part` wrote among them; no parts for one load."""
-    whole: dict[str, float] = {}
-    parts: dict[str, dict[str, float]] = {}
-    for name, value in metrics.items():
-        part, of_part, metric = name.partition(_OF_PART)
-        (parts.setdefault(part, {}) if of_part else whole)[metric or name] = value
-    return whole, parts
+        return {f"{load.name}{OF_LOAD}{name}": value for load, figures in pairs for name, value in figures.items()}

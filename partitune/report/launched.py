@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
 from partitune.partition import format_partition
+
+if TYPE_CHECKING:  # values to draw: what works them out is not imported
+    from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
 
 
 def dry_run_lines(commands: LaunchCommands, loads: Sequence[ProcessCommand], files: Mapping[str, str]) -> Iterator[str]:

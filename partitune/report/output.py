@@ -1,8 +1,9 @@
 """Where tables and sentences are printed: a window of some width, or a pipe.
 
-Decision: rich draws; we add what it leaves out. Lines end without blanks, so that output can be compared and pasted. In
-a pipe a row is one line and a sentence is one line, whatever the window. In a window, words fold and figures never do;
-where even that is too wide, every row is told as a sentence.
+Decision: rich draws; we add what it leaves out. Text is printed as it stands, whatever brackets are in it. Lines end
+without blanks, so that output can be compared and pasted. In a pipe a row is one line and a sentence is one line,
+whatever the window. In a window, words fold and figures never do; where even that is too wide, every row is told as a
+sentence.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Output(Console):
 
     def __init__(self) -> None:
         window = sys.stdout.isatty()
-        super().__init__(width=None if window else _ANY_WIDTH, highlight=False, soft_wrap=not window)
+        width = None if window else _ANY_WIDTH
+        super().__init__(width=width, highlight=False, soft_wrap=not window, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
         """Leave it to the command line, as every other fault of printing."""
@@ -34,6 +36,11 @@ class Output(Console):
     def fits(self, grid: Table) -> bool:
         """True when no cell of `grid` has to be folded."""
         return self._widths(grid)[1] <= self.width
+
+    def say(self, *lines: str) -> None:
+        """Print sentences, each on a line of its own."""
+        for line in lines:
+            self.print(line)
 
     def draw(self, grid: Table) -> None:
         """Print a table."""
@@ -48,8 +55,8 @@ class Output(Console):
 
     def _widths(self, grid: Table) -> tuple[int, int]:
         """Columns that `grid` needs with its words folded, and without."""
-        found = self.measure(grid, options=self.options.update(max_width=_ANY_WIDTH))
-        return found.minimum, found.maximum
+        needed = self.measure(grid, options=self.options.update(max_width=_ANY_WIDTH))
+        return needed.minimum, needed.maximum
 
 
 def stdout() -> Output:
@@ -57,23 +64,24 @@ def stdout() -> Output:
     return Output()
 
 
-def table(title: str, columns: Iterable[str], right: Sequence[str] = ()) -> Table:
-    """An empty table; columns named in `right` are right-aligned."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
-    made.padding, made.pad_edge = (0, 1, 0, 0), False
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], right: Sequence[str] = ()) -> Table:
+    """A table of these rows; columns named in `right` are right-aligned."""
+    grid = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
+    grid.padding, grid.pad_edge = (0, 1, 0, 0), False
     for column in columns:
-        made.add_column(
+        grid.add_column(
             column, justify="right" if column in right else "left", overflow="fold", no_wrap=column not in FOLDED
         )
-    return made
+    for row in rows:
+        grid.add_row(*map(str, row))
+    return grid
 
 
 def _told(grid: Table) -> Text:
     """One paragraph a row: `column cell, column cell, …`."""
-    lines = [Text.from_markup(str(grid.title or ""), style="bold")]
+    lines = [Text(str(grid.title), style="bold")]
     names = [str(column.header) for column in grid.columns]
     for row in zip(*(column.cells for column in grid.columns), strict=True):
-        cells = [Text.from_markup(str(cell)).plain for cell in row]
-        told = [f"{name} {cell}".strip() for name, cell in zip(names, cells, strict=True) if cell]
-        lines.append(Text("- " + ", ".join(told)))
+        cells = [f"{name} {cell}".strip() for name, cell in zip(names, row, strict=True) if cell]
+        lines.append(Text("- " + ", ".join(cells)))
     return Text("\n").join([*lines, Text()])

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -18,8 +18,10 @@ from rich.text import Text
 from partitune.analysis.figures import figure
 from partitune.candidate import Objective, Outcome, Result
 from partitune.partition import format_partition
-from partitune.search.budget import Progress
-from partitune.search.space import Proposal
+
+if TYPE_CHECKING:  # values to draw: what works them out is not imported
+    from partitune.search.budget import Progress
+    from partitune.search.space import Proposal
 
 
 class Watcher:

@@ -1,247 +1,37 @@
-"""The exact front of a search space without a search: what every partition worth a thought costs and gives.
-
-Decision: one row a partition, the engine's default first, then the front from the least slowest stage to the most KV,
-then the one that answers a single prompt soonest where it is none of these. All are judged by the planner's closed-form
-batches, so the table takes a second and promises no throughput: it says what moves where, and by how much it can.
-"""
+"""The exact front of a search space as a table beside the engine's default, and what bounds it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
-from partitune.analysis.explanation import candidate_of
-from partitune.analysis.figures import figure, knobs_text
-from partitune.candidate import Candidate, Knob
-from partitune.costs.memory import StageMemory
-from partitune.errors import InfeasibleSpace, OutOfMemory
-from partitune.models.legal_cuts import illegal_reasons
-from partitune.partition import Partition, format_partition
-from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN
-from partitune.planning.problem import Problem
-from partitune.planning.resolve import resolve
-from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.planning.stage_order import count_orders, launchable_orders
-from partitune.planning.typical_batches import cohorts
+from partitune.analysis.figures import figure, knobs_text, percent
+from partitune.partition import format_partition
 from partitune.report.output import Output, table
-from partitune.search.space import Space
-from partitune.spec.search_space import SearchSpace
 
-_LEAST, _BETWEEN, _MOST, _SOONEST = "least slowest stage", "between", "most KV", "first token soonest"
-_GIB = 1 << 30
-#: A partition that only answers a prompt sooner is worth a row when it does so by this share.
-_WORTH_A_ROW = 0.01
-#: Orders of unequal stages that are compared; each is a problem of its own, and takes some tens of milliseconds.
-MOST_ORDERS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One partition. Seconds are those of the whole load."""
-
-    names: tuple[str, ...]  # `default`, `least slowest stage`, ...
-    partition: tuple[int, ...]
-    stage_s: tuple[float, ...]  # a stage is taken up: computing, receiving, sending
-    prompt_s: float  # to the first token of one mean prompt on an idle server
-    kv_tokens: int | None  # what the stage with the fewest holds; None: the engine would not start
-    memory: tuple[StageMemory, ...]
-    reasons: tuple[str, ...]  # why it cannot run; empty when it can
-
-    @property
-    def slowest_s(self) -> float:
-        """Seconds of the slowest stage."""
-        return max(self.stage_s)
-
-    def to_json(self, fluid_s: float) -> dict[str, Any]:
-        """The row in `solve --json`."""
-        return {
-            "names": list(self.names),
-            "partition": list(self.partition),
-            "slowest_stage": self.stage_s.index(self.slowest_s),
-            "slowest_stage_s": self.slowest_s,
-            "stages_s": list(self.stage_s),
-            "over_fluid_bound": self.slowest_s / fluid_s - 1,
-            "first_token_s": self.prompt_s,
-            "kv_tokens": self.kv_tokens,
-            "memory": [{"stage": one.stage, "fits": one.fits, "verdict": one.verdict} for one in self.memory],
-            "runs": not self.reasons,
-            "reasons": list(self.reasons),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class StageOrder:
-    """One order of unequal stages under its own best partition."""
-
-    gpus: tuple[str, ...]
-    reserved_gib: tuple[float, ...]
-    slowest_s: float
-    partition: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """The front of one search space under one setting of the flags."""
-
-    space: str
-    settings: Mapping[str, Knob]
-    regime: str
-    rows: tuple[Row, ...]  # the engine's default first
-    fluid_s: float  # no slowest stage is shorter, even if layers could be cut
-    in_flight: int  # groups of requests that decode apart from one another; of a mix under the load with the most
-    cost_source: str
-    infeasible: str  # why nothing fits; empty when something does
-    orders: tuple[StageOrder, ...]  # of unequal stages: the present one, and the best that can be launched
-    orders_text: str  # how many there are
-
-    @property
-    def best(self) -> Row | None:
-        """The least slowest stage; None when nothing fits."""
-        return next((row for row in self.rows if _LEAST in row.names), None)
-
-    def to_json(self) -> dict[str, Any]:
-        """The object of `solve --json`. Keys may be added, never changed."""
-        return {
-            "space": self.space,
-            "knobs": dict(self.settings),
-            "regime": self.regime,
-            "default": self.rows[0].to_json(self.fluid_s),
-            "front": [row.to_json(self.fluid_s) for row in self.rows if row.names != (DEFAULT_PLAN,)],
-            "fluid_bound_s": self.fluid_s,
-            "batches_in_flight": self.in_flight,
-            "infeasible": self.infeasible,
-            "orders": [
-                {
-                    "gpu": list(one.gpus),
-                    "reserved_gib": list(one.reserved_gib),
-                    "slowest_stage_s": one.slowest_s,
-                    "partition": list(one.partition),
-                }
-                for one in self.orders
-            ],
-            "cost_source": self.cost_source,
-        }
-
-
-def solve(spec: SearchSpace, settings: Mapping[str, Knob]) -> Solved:
-    """Every partition worth a thought under these flags, and on the layout that `layout` names among them.
-
-    Raises:
-        SpecError: the search space, or a combination of flags that the engine refuses.
-    """
-    problem = resolve(spec)
-    wanted = candidate_of(problem, None, settings)
-    planner, problem, knobs = Space(problem, spec).planner_on(wanted.layout), problem.on(wanted.layout), wanted.knobs
-    named: dict[Partition, list[str]] = {problem.default_partition: [DEFAULT_PLAN]}
-    infeasible = ""
-    try:
-        front = [one.partition for one in planner.front(knobs)]
-        named.setdefault(front[0], []).append(_LEAST)
-        for partition in front[1:-1]:
-            named.setdefault(partition, []).append(_BETWEEN)
-        named.setdefault(front[-1], []).append(_MOST)
-        soonest = planner.fastest_prompt(knobs)
-        if planner.prompt_s(soonest, knobs) < (1 - _WORTH_A_ROW) * planner.prompt_s(front[0], knobs):
-            named.setdefault(soonest, []).append(_SOONEST)
-    except InfeasibleSpace as error:
-        infeasible = str(error)
-    rows = []
-    for partition, names in named.items():
-        kv_tokens, memory, reasons = _judged(ResolvedCandidate(problem, Candidate(partition, knobs)))
-        stage_s = tuple(planner.stage_seconds(partition, knobs).tolist())
-        prompt_s = planner.prompt_s(partition, knobs)
-        rows.append(Row(tuple(names), partition, stage_s, prompt_s, kv_tokens, memory, reasons))
-    flow = problem.engine.flow(problem.start(knobs))
-    orders, text = _orders(spec, problem, knobs)
-    return Solved(
-        space=spec.name,
-        settings=settings,
-        regime=flow.name,
-        rows=tuple(rows),
-        fluid_s=planner.fluid_bound_s(knobs),
-        in_flight=max(cohorts(part.rank_load, flow) for part in problem.parts),
-        cost_source=problem.costs.source,
-        infeasible=infeasible,
-        orders=orders,
-        orders_text=text,
-    )
-
-
-def _judged(resolved: ResolvedCandidate) -> tuple[int | None, tuple[StageMemory, ...], tuple[str, ...]]:
-    """KV tokens, memory of every stage, and why it cannot run."""
-    memory = resolved.memory
-    reasons = [*illegal_reasons(resolved.problem.architecture, resolved.partition)]
-    reasons += [one.verdict for one in memory if not one.fits]
-    reasons += [one.message for one in resolved.violations]
-    if reasons:
-        return None, memory, tuple(reasons)
-    try:
-        return resolved.kv_plan.tokens, memory, ()
-    except (InfeasibleSpace, OutOfMemory) as error:
-        return None, memory, (str(error),)
-
-
-def _orders(spec: SearchSpace, problem: Problem, knobs: Mapping[str, Knob]) -> tuple[tuple[StageOrder, ...], str]:
-    """Where stages are unequal: the present order, and the best of those that a launcher can make."""
-    placement = problem.placement
-    reserved_gib = [reserved / _GIB for reserved in placement.reserved_bytes]
-    kinds = list(zip((gpu.name for gpu in placement.gpus), reserved_gib, strict=True))
-    every = count_orders(kinds)
-    if every == 1 or placement.layout.dp > 1:
-        return (), ""
-    tried = list(islice(launchable_orders(kinds, placement.nodes), MOST_ORDERS + 1))
-    solved = list(_solved_orders(spec, knobs, tried[:MOST_ORDERS]))
-    how = "by node rank, and on one machine by CUDA_VISIBLE_DEVICES, as stages stand in node order"
-    text = f"{len(tried)} of {every} orders of these GPUs can be launched: {how}"
-    if len(tried) > MOST_ORDERS:
-        text = f"of {every} orders of these GPUs the first {MOST_ORDERS} that can be launched were compared: {how}"
-    present = [one for one in solved if (one.gpus, one.reserved_gib) == tuple(map(tuple, zip(*kinds, strict=True)))]
-    best = sorted(solved, key=lambda one: one.slowest_s)[:1]
-    return (*present, *(one for one in best if one not in present)), text
-
-
-def _solved_orders(
-    spec: SearchSpace, knobs: Mapping[str, Knob], orders: list[tuple[tuple[str, float], ...]]
-) -> Iterator[StageOrder]:
-    """Those orders under which something fits."""
-    for order in orders:
-        gpus, reserved = (tuple(column) for column in zip(*order, strict=True))
-        plain = spec.resolved()
-        plain["cluster"] = {**plain["cluster"], "gpu": list(gpus), "reserved_gib": list(reserved)}
-        ordered = SearchSpace.from_mapping(plain, source=f"{spec.name} in another order")
-        planner = Space(resolve(ordered), ordered).planner
-        try:
-            partition = planner.partition(EXACT_PLAN, knobs)
-        except InfeasibleSpace:
-            continue
-        yield StageOrder(gpus, reserved, float(planner.stage_seconds(partition, knobs).max()), partition)
+if TYPE_CHECKING:  # a value to draw: what works it out is not imported
+    from partitune.search.exact_front import Solved
 
 
 def print_solved(console: Output, solved: Solved) -> None:
     """The front as a table beside the engine's default, and what bounds it."""
     title = "  ".join(part for part in (solved.space, knobs_text(solved.settings)) if part)
-    columns = ("slowest stage s", "over bound %", "KV tokens", "first token ms")
-    grid = table(
-        escape(f"{title}  (regime {solved.regime}, planned)"), ("partition", *columns, "is", "memory"), columns
-    )
-    for row in solved.rows:
-        over = 100 * (row.slowest_s / solved.fluid_s - 1)
-        figures = (
+    right = ("slowest stage s", "over bound %", "KV tokens", "first token ms")
+    rows = (
+        (
+            format_partition(row.partition),
             f"{row.slowest_s:.4g}",
-            f"{over:.2f}",
+            f"{100 * row.over_bound(solved.fluid_s):.2f}",
             figure(row.kv_tokens, "kv_tokens"),
             f"{1e3 * row.prompt_s:.4g}",
+            ", ".join(row.names),
+            "; ".join(row.reasons) or f"tightest {min(row.memory, key=lambda stage: stage.kv_bytes).verdict}",
         )
-        tightest = min(row.memory, key=lambda one: one.kv_bytes).verdict
-        text = "; ".join(row.reasons) or f"tightest {tightest}"
-        grid.add_row(format_partition(row.partition), *figures, ", ".join(row.names), escape(text))
-    console.draw(grid)
-    for line in _sentences(solved):
-        console.print(escape(line))
+        for row in solved.rows
+    )
+    title = f"{title}  (regime {solved.regime}, planned)"
+    console.draw(table(title, ("partition", *right, "is", "memory"), rows, right))
+    console.say(*_sentences(solved))
 
 
 def _sentences(solved: Solved) -> Iterator[str]:
@@ -249,11 +39,10 @@ def _sentences(solved: Solved) -> Iterator[str]:
     if best is None:
         yield f"no partition fits: {solved.infeasible}"
     else:
-        over = 100 * (best.slowest_s / solved.fluid_s - 1)
-        avoidable = 100 * (default.slowest_s / best.slowest_s - 1)
+        avoidable = percent(default.slowest_s / best.slowest_s - 1)
         yield (
             f"bound: if layers could be cut anywhere, the slowest stage would take {solved.fluid_s:.4g} s of this "
-            f"load; whole layers cost {over:.1f} %, the engine's default {avoidable:.1f} % more"
+            f"load; whole layers cost {percent(best.over_bound(solved.fluid_s))}, the engine's default {avoidable} more"
         )
     knee = sum(default.stage_s) / default.slowest_s
     if solved.in_flight <= knee:
@@ -263,9 +52,8 @@ def _sentences(solved: Solved) -> Iterator[str]:
         )
     if solved.orders_text:
         yield f"order: {solved.orders_text}"
-    for one in solved.orders:
-        gib = ",".join(f"{gib:g}" for gib in one.reserved_gib)
-        reserved = f" (reserved GiB {gib})" if any(one.reserved_gib) else ""
-        best_s = f"slowest stage {one.slowest_s:.4g} s with {format_partition(one.partition)}"
-        yield f"- {','.join(one.gpus)}{reserved}: {best_s}"
+    for order in solved.orders:
+        reserved = f" (reserved GiB {','.join(map('{:g}'.format, order.reserved_gib))})" * any(order.reserved_gib)
+        slowest = f"slowest stage {order.slowest_s:.4g} s with {format_partition(order.partition)}"
+        yield f"- {','.join(order.gpus)}{reserved}: {slowest}"
     yield f"times: {solved.cost_source}"

@@ -49,12 +49,24 @@ METRICS: Mapping[str, Direction] = {
 }
 #: Metrics that whoever sends the requests measures; the others are the engine's, or follow from these.
 CLIENT_METRICS = frozenset((*_RATES, *_LATENCIES, "makespan_s", GOODPUT))
+#: Between the name of a load and that of a metric, where the figures of one load stand beside those of the mix.
+OF_LOAD = "/"
 #: Metrics that need something said: metric -> the key of a search space that says it.
 NEEDS: Mapping[str, str] = {
     GOODPUT: "goodput",
     COST: "cluster.gpu_hour_price_usd",
     ENERGY: "cluster.gpu_power_w",
 }
+
+
+def by_load(metrics: Mapping[str, float]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """The figures of the whole, and those of every load of a mix by its name; no loads where there is one."""
+    whole: dict[str, float] = {}
+    loads: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        load, of_load, metric = name.partition(OF_LOAD)
+        (loads.setdefault(load, {}) if of_load else whole)[metric or name] = value
+    return whole, loads
 
 
 def _metric(name: object) -> object:

@@ -19,7 +19,7 @@ from partitune.execution.processes.node import LocalNodes
 from partitune.execution.server.setup import Setup
 from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
-from partitune.planning.workload_mix import taken_apart
+from partitune.spec.objectives import by_load
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.execution.test_command import SCRIPT, WORDS
@@ -63,7 +63,7 @@ def test_one_server_is_measured_under_every_load(bench: Bench) -> None:
     assert len({path.parent for path in (bench.folder / "trials").glob("*/window-*.json")}) == 1
     assert sent(bench) == [(16, 192), (8, 240)] * 2  # both loads, and then both again
     assert result.measurement is not None
-    whole, parts = taken_apart(result.measurement.metrics)
+    whole, parts = by_load(result.measurement.metrics)
     assert set(parts) == {"chat", "long"}
     assert whole[RATE] == pytest.approx((3 * parts["chat"][RATE] + parts["long"][RATE]) / 4)
     assert whole["ttft_p99_ms"] == pytest.approx((3 * parts["chat"]["ttft_p99_ms"] + parts["long"]["ttft_p99_ms"]) / 4)
@@ -78,7 +78,7 @@ def test_a_trial_ends_early_only_where_the_mix_cannot_be_saved(
     made = setup_of({"workload": mix(over)}, benchmark={"windows": 2, "warmup_requests": 0})
     first = run(bench.driver(made), candidate(partition=(18, 18)))
     assert first.measurement is not None
-    done, (_, parts) = len(sent(bench)), taken_apart(first.measurement.metrics)
+    done, (_, parts) = len(sent(bench)), by_load(first.measurement.metrics)
     rates = sorted(part["request_throughput_req_s"] for part in parts.values())
     assert rates[0] < rates[1] / 2  # fewer at once, and longer ones
     # Kept by the mean by far, and missed by the slower load by more than a factor of two.

@@ -11,9 +11,8 @@ from partitune.cli import main
 from partitune.fidelity.layers import layer_points
 from partitune.fidelity.pairs import Pair, published_pairs
 from partitune.fidelity.points import Errors, Point, grouped, shipped_rows
-from partitune.fidelity.servers import Skipped, server_points
-from partitune.report.output import Output
-from partitune.report.validation import print_servers
+from partitune.fidelity.servers import server_points
+from partitune.fidelity.validation import server_table
 
 DATA = Path(__file__).parent.parent.parent / "partitune" / "fidelity" / "data"
 
@@ -45,10 +44,10 @@ def test_measured_kernels_say_the_layer_times_better_than_the_roofline() -> None
 
 def test_a_sample_of_whole_servers_keeps_the_limits_of_record(tmp_path: Path) -> None:
     """Every 22nd; `partitune validate servers` runs all and takes minutes."""
-    found = list(server_points(tmp_path, 22))
-    points = [one for one in found if isinstance(one, Point)]
-    assert len(points) > 16
-    verdict = print_servers(Output(), points, [one for one in found if isinstance(one, Skipped)])
+    rows = list(server_points(tmp_path, 22))
+    assert len([row for row in rows if isinstance(row, Point)]) > 16
+    verdict = server_table(rows).verdict
+    assert verdict is not None
     assert verdict.passed, verdict.text
 
 

@@ -18,7 +18,7 @@ from partitune.export.deploy import export
 from partitune.planning.candidate_layouts import MOST_LAYOUTS, Considered, considered, searched
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
-from partitune.report.layout_table import compare_layouts
+from partitune.search.layout_comparison import compare_layouts
 from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace
 from tests.builders import trial_with

@@ -21,10 +21,10 @@ from partitune.planning.planner import EXACT_PLAN, Planner
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.throughput import predicted_output_tok_s
-from partitune.planning.workload_mix import Load, Mix, Over, taken_apart
+from partitune.planning.workload_mix import Load, Mix, Over
 from partitune.search.space import Space
 from partitune.simulation.request import Request
-from partitune.spec.objectives import COST
+from partitune.spec.objectives import COST, by_load
 from partitune.spec.search_space import SearchSpace
 
 CHAT = {"kind": "random", "requests": 24, "prompt_tokens": 64, "output_tokens": 48, "concurrency": 12}
@@ -66,7 +66,7 @@ class TestArithmetic:
 
     def test_parts_stand_beside_the_whole_and_can_be_taken_apart(self) -> None:
         both = Mix(self.LOADS)
-        whole, parts = taken_apart({**both.combined(self.SEEN), **both.by_part(self.SEEN)})
+        whole, parts = by_load({**both.combined(self.SEEN), **both.by_part(self.SEEN)})
         assert whole == both.combined(self.SEEN)
         assert parts == {"a": self.SEEN[0], "b": self.SEEN[1]}
 
@@ -82,7 +82,7 @@ class TestArithmetic:
 )  # fmt: skip
 def test_a_simulated_mix_is_what_its_loads_are_one_by_one(over: str, combined: Any) -> None:
     both, chat, long = measured(mix(over)), measured(CHAT), measured({**LONG})
-    whole, parts = taken_apart(both.metrics)
+    whole, parts = by_load(both.metrics)
     for name in ("output_throughput_tok_s", "total_throughput_tok_s", LIMIT, "tpot_p50_ms", "e2e_mean_ms"):
         assert (parts["chat"][name], parts["long"][name]) == (chat.metrics[name], long.metrics[name])
         assert whole[name] == pytest.approx(combined(name, chat.metrics[name], long.metrics[name]), rel=1e-12)
@@ -110,7 +110,7 @@ def test_limits_and_goodput_hold_for_the_mix_and_not_for_a_part() -> None:
     assert worst.outcome is Outcome.INFEASIBLE
     assert worst.constraints[LIMIT] == pytest.approx(long / between[LIMIT] - 1)
     good = measured(mix(), goodput={"ttft_ms": (chat + long) / 2})
-    whole, parts = taken_apart(good.metrics)
+    whole, parts = by_load(good.metrics)
     assert parts["chat"]["goodput_req_s"] == pytest.approx(parts["chat"]["request_throughput_req_s"])
     assert parts["long"]["goodput_req_s"] < parts["long"]["request_throughput_req_s"]
     assert whole["goodput_req_s"] == pytest.approx(

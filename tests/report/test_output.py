@@ -24,9 +24,8 @@ def printed(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, columns: int) 
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", stream)
-    grid = table("some [bold]rows[/]", ("name", "blocks", "knobs"), ("blocks",))
-    grid.add_row("first", "12,468", "max_num_seqs=128 async_scheduling=true")
-    grid.add_row("second", "7", "")
+    rows = (("first", "12,468", "max_num_seqs=128 async_scheduling=true"), ("second", 7, ""))
+    grid = table("some [bold]rows[/]", ("name", "blocks", "knobs"), rows, ("blocks",))
     output = Output()
     output.draw(grid)
     output.print("a sentence of more than forty characters, which is long")
@@ -35,7 +34,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, columns: int) 
 
 def test_a_pipe_has_one_line_a_row_whatever_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(monkeypatch, io.StringIO(), 30) == [
-        "some rows",
+        "some [bold]rows[/]",
         "name    blocks  knobs",
         "─" * 54,
         "first   12,468  max_num_seqs=128 async_scheduling=true",

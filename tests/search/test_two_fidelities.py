@@ -13,7 +13,7 @@ from partitune.candidate import Result
 from partitune.cli import main
 from partitune.commands.study_arguments import summary_of
 from partitune.report.output import stdout
-from partitune.report.terminal import print_summary
+from partitune.report.study import print_summary
 from partitune.search.budget import Progress
 from partitune.search.space import Proposal
 from partitune.search.study import Plan, run

@@ -13,7 +13,7 @@ from partitune.cli import main
 from partitune.errors import SpecError
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.resolve import resolve
-from partitune.report.solve import Solved, solve
+from partitune.search.exact_front import Solved, solve
 from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace, load_search_space
 

@@ -1,0 +1,155 @@
+"""What `partitune validate` finds: errors by model and GPU, signs of published pairs, what remains off and why.
+
+Decision: both cost models stand side by side, so that the choice of the default can be seen to be the better one. Every
+table has its test of record, with the limit, and a bad group is never left without a word about its cause.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+
+from partitune.analysis.figures import percent
+from partitune.fidelity.layers import layer_points
+from partitune.fidelity.pairs import Pair, published_pairs
+from partitune.fidelity.points import COVERED, Errors, Point, grouped
+from partitune.fidelity.servers import Skipped, server_points
+
+#: The test of record over covered whole servers.
+MEDIAN_LIMIT, P90_LIMIT = 0.15, 0.35
+_BAD = 0.25  # a group whose 90th percentile is worse is explained
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A test of record."""
+
+    text: str
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How far the points of one model, GPU and engine are off, with measured kernels and by the roofline alone."""
+
+    model: str
+    gpu: str
+    engine: str
+    errors: Errors
+    roofline: Errors
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Predictions beside what was published: points by group, or pairs of results."""
+
+    title: str
+    groups: tuple[Group, ...]  # the last one is all points; none for pairs
+    pairs: tuple[Pair, ...]  # none for points
+    notes: tuple[str, ...]  # what is off and why, and what was not simulated
+    verdict: Verdict | None  # None: there is no limit
+
+
+def validate(names: Sequence[str], every: int) -> Iterator[Validation]:
+    """The tables called `names`, each when it is asked for; of whole servers only every `every`-th."""
+    with TemporaryDirectory() as directory:
+        folder = Path(directory)
+        if "layers" in names:
+            yield layer_table(list(layer_points()))
+        if "servers" in names:
+            yield server_table(list(server_points(folder, every)))
+        if "pairs" in names:
+            yield pair_table(list(published_pairs(folder)))
+
+
+def layer_table(points: Sequence[Point]) -> Validation:
+    """Errors of layer times by model, GPU and engine."""
+    title = "layer times of one step: error against compositions of measured kernels"
+    return Validation(title, _groups(points), (), _causes_of("layers", points), None)
+
+
+def server_table(rows: Sequence[Point | Skipped]) -> Validation:
+    """Errors of the time per output token by model, GPU and engine, held against the limits of record."""
+    points = [row for row in rows if isinstance(row, Point)]
+    skipped = Counter(row for row in rows if isinstance(row, Skipped))
+    notes = (
+        *_causes_of("servers", points),
+        *(
+            f"not simulated: {count} points of {row.model} on {row.gpu} with {row.engine}: {row.reason}"
+            for row, count in skipped.items()
+        ),
+    )
+    title = "whole servers: error of the time per output token"
+    return Validation(title, _groups(points), (), notes, _server_verdict(points))
+
+
+def _server_verdict(points: Sequence[Point]) -> Verdict:
+    covered = [point for point in points if point.covered >= COVERED]
+    if not covered:
+        return Verdict("no point is covered by measured kernels", passed=False)
+    whole = _group("all", "", "", covered)
+    errors, roofline = whole.errors, whole.roofline
+    return Verdict(
+        f"{errors.points} of {len(points)} points rest on measured kernels by {percent(COVERED, '.0f')} or more: "
+        f"median {percent(errors.median)} (at most {percent(MEDIAN_LIMIT, '.0f')}), "
+        f"p90 {percent(errors.p90)} (at most {percent(P90_LIMIT, '.0f')}); "
+        f"the roofline alone: {percent(roofline.median)}, {percent(roofline.p90)}",
+        passed=errors.median <= MEDIAN_LIMIT and errors.p90 <= P90_LIMIT,
+    )
+
+
+def pair_table(pairs: Sequence[Pair]) -> Validation:
+    """Who wins, and by how much; those whose configuration is stated in full have to be right."""
+    causes = {cause["name"]: cause["why"] for cause in _causes("pairs")}
+    notes = tuple(
+        f"off: {pair.name}: {causes.get(pair.name) or pair.reason or 'cause unknown'}"
+        for pair in pairs
+        if not pair.right
+    )
+    stated, others = [pair for pair in pairs if pair.stated], [pair for pair in pairs if not pair.stated]
+    right = sum(pair.right for pair in stated)
+    verdict = Verdict(
+        f"signs right: {right} of {len(stated)} pairs whose configuration is stated in full, "
+        f"{sum(pair.right for pair in others)} of {len(others)} others",
+        passed=right == len(stated),
+    )
+    return Validation("published pairs: B over A", (), tuple(pairs), notes, verdict)
+
+
+def _groups(points: Sequence[Point]) -> tuple[Group, ...]:
+    groups = sorted(grouped(points, lambda point: (point.model, point.gpu, point.engine.split()[0])).items())
+    return (*(_group(*names, of_group) for names, of_group in groups), _group("all", "", "", points))
+
+
+def _group(model: str, gpu: str, engine: str, points: Sequence[Point]) -> Group:
+    errors, roofline = (point.error for point in points), (point.roofline_error for point in points)
+    return Group(model, gpu, engine, Errors.of(errors), Errors.of(roofline))
+
+
+def _causes_of(name: str, points: Sequence[Point]) -> tuple[str, ...]:
+    """A sentence on every group that is off by more than a little."""
+    return tuple(
+        f"off: {group.model} on {group.gpu} (median {percent(group.errors.median, '.0f')}, "
+        f"p90 {percent(group.errors.p90, '.0f')}): {_why(name, group)}"
+        for group in _groups(points)[:-1]
+        if group.errors.p90 > _BAD
+    )
+
+
+def _why(name: str, group: Group) -> str:
+    wanted = {"model": group.model, "gpu": group.gpu, "engine": group.engine}
+    causes = (c["why"] for c in _causes(name) if all(c.get(key, value) == value for key, value in wanted.items()))
+    return next(causes, "cause unknown")
+
+
+@cache
+def _causes(name: str) -> tuple[Mapping[str, str], ...]:
+    text = resources.files("partitune.fidelity").joinpath("data", "causes.yaml").read_text("utf-8")
+    return tuple(cause for cause in yaml.safe_load(text) if cause["table"] == name)

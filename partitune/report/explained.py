@@ -1,0 +1,134 @@
+"""One candidate stage by stage: from `explain`, beside the engine's default, or as a trial or a launch ended.
+
+Decision: every table says whether its figures were simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from partitune.analysis.comparison import gain
+from partitune.analysis.figures import figure, gib, knobs_text, percent
+from partitune.candidate import Objective, Result
+from partitune.partition import format_partition
+from partitune.report.output import Output, table
+from partitune.report.stages import SIZES, TIMES, Cells, stage_cells, stage_table
+from partitune.spec.objectives import METRICS, NEEDS, by_load
+
+if TYPE_CHECKING:  # a value to draw: what works it out is not imported
+    from partitune.analysis.explanation import Explained
+
+#: Metrics of the comparison with the default, in reading order.
+COMPARED = (
+    "output_throughput_tok_s",
+    "total_throughput_tok_s",
+    "ttft_p50_ms",
+    "ttft_p99_ms",
+    "tpot_p50_ms",
+    "tpot_p99_ms",
+    "makespan_s",
+    "kv_tokens",
+)
+
+
+def print_explained(console: Output, explained: Explained, default: Explained | None) -> None:
+    """The per-stage table of one candidate, what limits it, and the comparison with the default."""
+    partition, knobs = format_partition(explained.candidate.partition), knobs_text(explained.candidate.settings)
+    title = "  ".join(part for part in (partition, knobs, f"(regime {explained.regime}, simulated)") if part)
+    _print_stages(console, explained, title)
+    result, measured = explained.result, explained.result.measurement
+    if measured is None:
+        console.say(f"cannot run ({result.outcome}): {result.reason}")
+    else:
+        blocks = f"KV cache: {measured.kv_blocks:,} blocks, {measured.kv_tokens:,} tokens"
+        console.say(
+            f"limit: {measured.limiting_reason}",
+            f"{blocks}, decided by the stage with the fewest blocks",
+            *([f"missed: {result.reason}"] if result.reason else []),
+        )
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in explained.balance.items())
+    console.say(f"slowest stage over mean stage: {shown}")
+    console.say(*(() if explained.distance is None else explained.distance.lines()))
+    if default is not None:
+        _print_against_default(console, explained, default)
+    whole, loads = by_load({} if measured is None else measured.metrics)
+    if loads:
+        named = {name: whole[name] for name in (*COMPARED, *NEEDS) if name in whole}
+        console.draw(_figures_table("under every load of the mix", named, loads))
+    shares = ", ".join(
+        f"{name.replace('_', ' ')} {'-'.join(dict.fromkeys(map(str, percents)))} %"
+        for name, percents in explained.measured_percent().items()
+    )
+    console.say(
+        f"times: {explained.cost_source}",
+        f"share of measured kernels in the stage times: {shares}",
+        *(f"note: {note}" for note in explained.notes),
+    )
+
+
+def _print_stages(console: Output, explained: Explained, title: str) -> None:
+    """All columns in one table, or in a narrow window times first and memory below."""
+    stages = [_cells(explained, stage) for stage in range(len(explained.memory))]
+    whole = stage_table(title, ("stage", "node", "gpu", "layers", "kinds", *TIMES, *SIZES, ""), stages)
+    if console.fits(whole):
+        console.draw(whole)
+    else:
+        console.draw(stage_table(title, ("stage", "layers", "kinds", *TIMES), stages))
+        console.draw(stage_table("memory", ("stage", "node", "gpu", *SIZES, ""), stages))
+
+
+def _cells(explained: Explained, stage: int) -> Cells:
+    """Also of a stage that cannot run."""
+    memory = explained.memory[stage]
+    planned = {"weights GiB": gib(memory.weight_bytes), "free GiB": gib(memory.kv_bytes)}
+    mark = "<- limits" if stage == explained.limiting_stage else ""
+    return {
+        "stage": stage,
+        "node": explained.nodes[stage],
+        "gpu": memory.gpu,
+        "layers": explained.candidate.partition[stage],
+        "kinds": " ".join(f"{count} {kind}" for kind, count in explained.kinds[stage].items()),
+        **(
+            stage_cells(explained.stages[stage]) if explained.stages else dict.fromkeys((*TIMES, *SIZES), "-") | planned
+        ),
+        "": mark if memory.fits else "does not fit",
+    }
+
+
+def _print_against_default(console: Output, explained: Explained, default: Explained) -> None:
+    rows = []
+    for name in (*COMPARED, *(name for name in NEEDS if explained.result.metric(name) is not None)):
+        before, after = default.result.metric(name), explained.result.metric(name)
+        change = "-"
+        if before is not None and after is not None:
+            relative = gain(Objective(name, METRICS[name].value), before, after)
+            change = f"{percent(abs(relative))} {'better' if relative > 0 else 'worse'}"
+            change = change if abs(relative) > 5e-4 else "same"
+        rows.append((name, figure(before, name), figure(after, name), change))
+    if default.result.measurement is None:
+        console.say(f"the engine's default cannot run here: {default.result.reason}")
+    title = f"against the engine's default {format_partition(default.candidate.partition)}"
+    console.draw(table(title, ("metric", "default", "this", "change"), rows, ("default", "this", "change")))
+
+
+def _figures_table(title: str, whole: Mapping[str, float], loads: Mapping[str, Mapping[str, float]]) -> Table:
+    """All figures of `whole`, and beside each those under every load of a mix."""
+    columns = {"mix" if loads else "value": whole, **loads}
+    rows = ((name, *(figure(figures.get(name), name) for figures in columns.values())) for name in whole)
+    return table(title, ("metric", *columns), rows, tuple(columns))
+
+
+def print_result(console: Output, result: Result, title: str = "") -> None:
+    """How a candidate ended, every figure, the stages, and what limits."""
+    candidate, measured = result.candidate, result.measurement
+    text = f"{format_partition(candidate.partition)}   {knobs_text(candidate.settings)}"
+    console.say(f"{title}{result.outcome} {result.reason}".rstrip(), text.rstrip())
+    if measured is None:
+        return
+    title = f"regime {measured.regime}, {'simulated' if measured.simulated else 'measured'}"
+    console.draw(_figures_table(title, *by_load(measured.metrics)))
+    console.draw(stage_table("stages", ("stage", "layers", *TIMES, *SIZES), map(stage_cells, measured.stages)))
+    console.say(f"limit: {measured.limiting_reason}")

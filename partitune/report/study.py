@@ -1,0 +1,167 @@
+"""A study as a person reads it: its trials, its front, its final, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from partitune.analysis.figures import figure, knobs_text, percent
+from partitune.analysis.judgement import Judgement
+from partitune.analysis.significance import CONFIDENCE
+from partitune.candidate import Objective, Outcome
+from partitune.partition import format_partition
+from partitune.report.explained import print_result
+from partitune.report.output import Output, table
+
+if TYPE_CHECKING:  # values to draw: what works them out is not imported
+    from partitune.analysis.summary import Summary
+    from partitune.analysis.trial import Trial
+    from partitune.store import StudyRecord
+
+
+def print_summary(console: Output, summary: Summary, stopped: str = "", *, every: bool = False) -> None:
+    """What a study found: the front, the default, the winner and the verdict; all trials with `every`."""
+    if every:
+        console.draw(trials_table(f"trials of {summary.study}", summary.trials, summary.objectives))
+    _draw_front(console, summary)
+    if summary.final is not None:
+        _draw_final(console, summary, summary.final)
+    console.say(*_sentences(summary, stopped, every=every))
+
+
+def _sentences(summary: Summary, stopped: str, *, every: bool) -> Iterable[str]:
+    """What stands below the tables."""
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.counts().items() if count)
+    ended = f" ({stopped})" if stopped else ""
+    yield f"trials: {counts or 'none'}{ended}   database: {summary.database}"
+    if summary.set_aside:
+        yield f"{summary.set_aside_text} (partitune show {summary.study} --trial N shows one)"
+    if summary.default is not None:
+        yield f"default: {_trial_text(summary, summary.default)}"
+    if summary.best is not None:
+        yield f"best:    {_trial_text(summary, summary.best)}"
+    for trial in () if every else summary.trials:
+        if trial.origin.startswith(("exact:", "seed:")) and trial.result.outcome is not Outcome.OK:
+            yield f"not ok:  {_trial_text(summary, trial)}"
+    yield f"why: {summary.why}"
+    yield from summary.layouts_tried()
+    yield from () if summary.distance is None else summary.distance.lines()
+    yield from summary.notes()
+    if summary.verdict:
+        yield f"verdict: {summary.verdict}"
+
+
+def _trial_text(summary: Summary, trial: Trial) -> str:
+    """Its figures: those of its fresh runs beside the default's where there are any."""
+    result, final = trial.result, summary.final
+    text = f"trial {trial.number}  {format_partition(result.candidate.partition)}  "
+    if result.measurement is None:
+        return f"{text}{result.outcome}: {result.reason}"
+    values = {objective.metric: result.metric(objective.metric) for objective in summary.objectives}
+    fresh = final is not None and bool(final.gains) and (trial.is_default or trial.number == final.last)
+    if final is not None and fresh:
+        means = {metric: final.means(metric) for metric in final.gains}
+        values |= {metric: both[not trial.is_default] for metric, both in means.items() if both is not None}
+        ended = f" (mean of {final.pairs} fresh runs)"
+    else:
+        ended = ""
+    return text + ", ".join(f"{metric} {figure(value, metric)}" for metric, value in values.items()) + ended
+
+
+def trials_table(title: str, trials: Sequence[Trial], objectives: Sequence[Objective]) -> Table:
+    """Trials with their objectives and, where one did not end ok, outcome and reason."""
+    names = [objective.metric for objective in objectives]
+    ended = () if all(trial.result.outcome is Outcome.OK for trial in trials) else ("outcome", "reason")
+    rows = (
+        (
+            trial.number,
+            trial.origin,
+            format_partition(trial.result.candidate.partition),
+            knobs_text(trial.result.candidate.settings),
+            *(figure(trial.result.metric(name), name) for name in names),
+            *((trial.result.outcome.value, trial.result.reason) if ended else ()),
+        )
+        for trial in trials
+    )
+    return table(title, ("trial", "origin", "partition", "knobs", *names, *ended), rows, names)
+
+
+def _draw_front(console: Output, summary: Summary) -> None:
+    if summary.pareto:
+        measured = [trial.result.measurement for trial in summary.trials if trial.result.measurement is not None]
+        basis = "simulated" if all(measurement.simulated for measurement in measured) else "measured"
+        console.draw(trials_table(f"Pareto front of {summary.study} ({basis})", summary.pareto, summary.objectives))
+
+
+def print_pareto(console: Output, summary: Summary) -> None:
+    """The front, its hypervolume, and what did not compete."""
+    _draw_front(console, summary)
+    volume, middle = summary.volume(), summary.knee()
+    if middle is not None and len(summary.pareto) > 2:
+        console.say(f"knee: trial {middle.number}, nearest to the best of all objectives at once")
+    if volume is not None:
+        console.say(f"hypervolume: {volume:.4g} over the worst values seen")
+    if summary.set_aside:
+        console.say(summary.set_aside_text)
+    others = [trial for trial in summary.trials if trial.result.outcome is not Outcome.OK]
+    if others:
+        console.draw(trials_table("not on it, because they did not end ok", others, summary.objectives))
+
+
+def print_trial(console: Output, trial: Trial, set_aside: bool) -> None:
+    """One trial with its stages."""
+    if set_aside:
+        console.say("set aside: measured under an earlier spec of the study")
+    print_result(console, trial.result, f"trial {trial.number} ({trial.origin}): ")
+
+
+def _draw_final(console: Output, summary: Summary, final: Judgement) -> None:
+    """Who was run again and dropped when; then every objective of the pairs that decide."""
+    name = summary.objectives[0].metric
+    rounds = max(len(finalist.rounds) for finalist in final.finalists)
+    figures = ("fresh runs", "in search", *(f"round {number + 1}" for number in range(rounds)))
+    rows = []
+    for finalist in final.finalists:
+        trial = summary.trial(finalist.trial)
+        rows.append(
+            (
+                f"{finalist.trial}{' (default)' * trial.is_default}",
+                format_partition(trial.result.candidate.partition),
+                knobs_text(trial.result.candidate.settings),
+                f"{finalist.runs}{f', {finalist.failed} failed' * bool(finalist.failed)}",
+                figure(trial.result.metric(name), name),
+                *(figure(value, name) for value in finalist.rounds),
+                *[""] * (rounds - len(finalist.rounds)),
+                finalist.out,
+            )
+        )
+    columns = ("trial", "partition", "knobs", *figures, "out after")
+    console.draw(table(f"final of {summary.study}: {name}", columns, rows, figures))
+    if final.comparison is None or not final.comparison.changes:
+        return
+    rows_of_pairs = []
+    for change in final.comparison.changes:
+        metric, gain = change.objective.metric, final.gains[change.objective.metric]
+        interval = f"{100 * gain.low:+.1f} to {percent(gain.high, '+.1f')}"
+        values = (figure(change.default, metric), figure(change.value, metric), percent(gain.gain, "+.1f"), interval)
+        rows_of_pairs.append((metric, *values, change.verdict))
+    right = ("default", f"trial {final.last}", "change", f"{percent(CONFIDENCE, '.0f')} interval")
+    console.draw(table(f"{final.pairs} pairs of fresh runs", ("metric", *right, "verdict"), rows_of_pairs, right))
+
+
+def studies_table(studies: Iterable[tuple[StudyRecord, Mapping[Outcome, int]]]) -> Table:
+    """All studies of a database."""
+    rows = (
+        (
+            study.name,
+            study.state.value,
+            f"{study.engine} {study.engine_version}",
+            study.runner,
+            sum(counts.values()),
+            f"{study.created_at:%Y-%m-%d %H:%M}",
+        )
+        for study, counts in studies
+    )
+    return table("studies", ("study", "state", "engine", "runner", "trials", "created (UTC)"), rows, ("trials",))
