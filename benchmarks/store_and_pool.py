@@ -44,7 +44,7 @@ class NoOp:
         names = ("total_throughput_tok_s", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "makespan_s")
         metrics = {name: 1000.0 + index for index, name in enumerate(names)}
         metrics |= {"output_throughput_tok_s": float(spread % 997), "kv_tokens": float(spread % 499)}
-        return Measurement(metrics, stages, "R3", 3000, 48_000, 2, "stage 2 computes longest", True, {})
+        return Measurement(metrics, stages, "async-v2", 3000, 48_000, 2, "stage 2 computes longest", True, {})
 
 
 class Points:

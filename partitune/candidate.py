@@ -98,6 +98,10 @@ class StageReport:
     stranded_bytes: int  # of free_bytes that the tightest stage leaves unused
 
 
+#: What results that were stored before 2026-12 call the ways vLLM keeps a pipeline busy: read, and never written again.
+_FORMER_REGIMES = {"R1": "async-v1", "R2": "sync-v1", "R3": "async-v2", "R4": "sync-v2"}
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What a driver measured. `simulated` says whether any hardware was involved."""
@@ -111,6 +115,9 @@ class Measurement:
     limiting_reason: str
     simulated: bool
     constraints: Mapping[str, float] = field(default_factory=dict)  # <= 0 is satisfied; graded
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "regime", _FORMER_REGIMES.get(self.regime, self.regime))
 
     def to_json(self) -> dict[str, Any]:
         """JSON object of every field."""

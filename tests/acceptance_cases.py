@@ -38,7 +38,7 @@ BLOCK_FP8 = {
 }
 NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head", "*self_attn*"]}
 
-#: vLLM as it was while the V1 runner could run a pipeline asynchronously (regime R1; R2 without).
+#: vLLM as it was while the V1 runner could run a pipeline asynchronously (regime async-v1; sync-v1 without).
 V1_RUNNER = {"version": "0.30.0", "runner": "v1"}
 
 

@@ -48,5 +48,5 @@ def burst(count: int, prompt: int, output: int) -> list[Request]:
 
 def trial_with(metrics: Mapping[str, float], *, layout: str | None = None, outcome: Outcome = Outcome.OK) -> Result:
     """A result of which only figures, layout and outcome count."""
-    measurement = Measurement(metrics, (), "R3", 1, 16, 0, "", simulated=True)
+    measurement = Measurement(metrics, (), "async-v2", 1, 16, 0, "", simulated=True)
     return Result(Candidate((1,), {}, layout), outcome, "" if outcome is Outcome.OK else "why", measurement)

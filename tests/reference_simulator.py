@@ -338,7 +338,7 @@ class Scheduler:
                 seq.reading = False
                 if s.regime.asynchronous:
                     seq.placeholders += 1
-                if s.regime is Regime.R3:
+                if s.regime is Regime.ASYNC_V2:
                     seq.eligible_step = self.step + s.stages
         self.finished_unflushed = False
         return rows, chunks, sampled
@@ -396,7 +396,7 @@ class Pipeline:
         last = self.costs.stages - 1
         compute = self.costs.compute_s(batch)
         transfer = self.costs.transfer_s(batch.tokens)
-        if self.regime is Regime.R1:
+        if self.regime is Regime.ASYNC_V1:
             ready = max(ready, self.gate)
         start = first = max(ready, self.leave[0])
         for stage in range(last):
@@ -412,7 +412,7 @@ class Pipeline:
         sampled = end + (o.sample_s if batch.sampled else 0.0)
         self.compute[last] += sampled - start
         out = sampled + o.d2h_s
-        blocking = self.regime in (Regime.R2, Regime.R4)
+        blocking = self.regime in (Regime.SYNC_V1, Regime.SYNC_V2)
         self.leave[last] = out if blocking else sampled
         broadcasts = batch.sampled or self.broadcasts_chunks
         token = sampled + o.broadcast_s if broadcasts else sampled
@@ -474,7 +474,7 @@ def simulate(
                 ready = max([now] + [q.token_s for q in decodes])
                 start, end, token, out = pipeline.push(batch, ready)
                 for q in sampled:
-                    q.token_s = token if settings.regime in (Regime.R3, Regime.R4) else 0.0
+                    q.token_s = token if settings.regime in (Regime.ASYNC_V2, Regime.SYNC_V2) else 0.0
                 queue.append(Dispatched(now, start, end, out, rows, reading, sampled))
                 makespan = end
                 in_pipeline += end - start

@@ -15,7 +15,7 @@ def measurement(throughput: float, **constraints: float) -> Measurement:
     """A small measurement with one free figure."""
     stage = StageReport(0, 4, {"full+dense": 4}, 1.0, 0.0, 0.5, 0.66, 100, 200, 10, 0)
     metrics = {"output_throughput_tok_s": throughput, "ttft_p99_ms": 1000.0 / max(throughput, 1e-9), "kv_tokens": 160.0}
-    return Measurement(metrics, (stage,), "R3", 10, 160, 0, "it is the only stage", True, constraints)
+    return Measurement(metrics, (stage,), "async-v2", 10, 160, 0, "it is the only stage", True, constraints)
 
 
 @dataclass(frozen=True)

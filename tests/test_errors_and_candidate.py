@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -59,3 +60,11 @@ def test_different_candidates_have_different_digests() -> None:
 def test_a_measurement_is_its_json() -> None:
     one = measurement(12.0, ttft_p99_ms=0.5)
     assert Measurement.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    ("stored", "read"),
+    [("R1", "async-v1"), ("R2", "sync-v1"), ("R3", "async-v2"), ("R4", "sync-v2"), ("slots", "slots")],
+)
+def test_a_stored_regime_has_its_name_of_today(stored: str, read: str) -> None:
+    assert replace(measurement(1.0), regime=stored).regime == read

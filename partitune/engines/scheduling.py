@@ -27,12 +27,13 @@ from partitune.simulation.run import Run
 class Flow:
     """How the engine fills its pipeline: what the planner balances for, and what reports call it."""
 
-    name: str  # `R1` to `R4` of vLLM, `slots` of SGLang
+    name: str  # `async-v1` to `sync-v2` of vLLM, `slots` of SGLang
     cohorts: int  # most groups of requests that decode apart from one another
     step_tokens: int  # most tokens of one step
     max_requests: int  # most requests that run at once
     cohort_requests: int  # most requests of one group
     notes: tuple[str, ...] = ()  # what the engine does silently, and what was assumed
+    meaning: str = ""  # what the name means for a pipeline, in one sentence
     #: What brings the kernels (`roofline`), the pipeline (`fill`) and the CPU (`host`) nearer to their limit.
     levers: Mapping[str, str] = field(default_factory=dict)
 

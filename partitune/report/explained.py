@@ -37,7 +37,7 @@ COMPARED = (
 def print_explained(console: Output, explained: Explained, default: Explained | None) -> None:
     """The per-stage table of one candidate, what limits it, and the comparison with the default."""
     partition, knobs = format_partition(explained.candidate.partition), knobs_text(explained.candidate.settings)
-    title = "  ".join(part for part in (partition, knobs, f"(regime {explained.regime}, simulated)") if part)
+    title = "  ".join(part for part in (partition, knobs, f"({explained.regime}, simulated)") if part)
     _print_stages(console, explained, title)
     result, measured = explained.result, explained.result.measurement
     if measured is None:
@@ -128,7 +128,7 @@ def print_result(console: Output, result: Result, title: str = "") -> None:
     console.say(f"{title}{result.outcome} {result.reason}".rstrip(), text.rstrip())
     if measured is None:
         return
-    title = f"regime {measured.regime}, {'simulated' if measured.simulated else 'measured'}"
+    title = f"{measured.regime}, {'simulated' if measured.simulated else 'measured'}"
     console.draw(_figures_table(title, *by_load(measured.metrics)))
     console.draw(stage_table("stages", ("stage", "layers", *TIMES, *SIZES), map(stage_cells, measured.stages)))
     console.say(f"limit: {measured.limiting_reason}")

@@ -29,7 +29,7 @@ def print_solved(console: Output, solved: Solved) -> None:
         )
         for row in solved.rows
     )
-    title = f"{title}  (regime {solved.regime}, planned)"
+    title = f"{title}  ({solved.regime}, planned)"
     console.draw(table(title, ("partition", *right, "is", "memory"), rows, right))
     console.say(*_sentences(solved))
 

@@ -16,7 +16,7 @@ class Overheads:
     engine_step_s: float = 0.0  # engine core: schedule, serialise, dispatch and update of one non-empty step
     empty_step_s: float = 0.0  # engine core: after a step in which nothing was scheduled
     sample_s: float = 0.0  # last stage: sampler beyond what the stage costs hold
-    broadcast_s: float = 0.0  # sampled tokens from the last stage to the others (R1, R3, R4)
+    broadcast_s: float = 0.0  # sampled tokens from the last stage to the others (async-v1, async-v2, sync-v2)
     d2h_s: float = 0.0  # sampled tokens from the last stage's GPU to the engine core
     engine_request_s: float = 0.0  # engine core: as engine_step_s, for every request in the step
 

@@ -18,7 +18,7 @@ DEFAULT = (11, 11, 12, 12, 12, 12, 12, 11)
 FEWEST_MLA = (12, 12, 12, 12, 12, 12, 12, 9)
 #: The study's three vectors, made by hand.
 HAND_MADE = ((10, 11, 12, 12, 12, 11, 13, 12), (7, 11, 11, 11, 11, 11, 15, 16), (14, 11, 12, 12, 12, 12, 11, 9))
-#: vLLM as it was when the study was made: the V1 runner, scheduling ahead and waiting for the last stage (R1).
+#: vLLM as it was when the study was made: the V1 runner, scheduling ahead and waiting for the last stage (async-v1).
 THEN: dict[str, Knob] = {"engine.version": "0.30.0", "engine.runner": "v1"}
 
 
@@ -67,7 +67,7 @@ def test_blocks_stand_to_one_another_as_in_the_engine_when_memory_is_equal() -> 
 
 def test_in_r1_a_smaller_budget_does_not_help_and_switching_async_off_does() -> None:
     found = explained(None, {}, **THEN)
-    assert found.regime == "R1"
+    assert found.regime == "async-v1"
     before = throughput({}, THEN)
     for tokens in (512, 1024, 2048):
         assert throughput({"max_num_batched_tokens": tokens}, THEN) <= before * 1.01
@@ -80,7 +80,7 @@ def test_in_r3_the_budget_sets_the_number_of_cohorts() -> None:
     in_flight = []
     for tokens in (16384, 4096, 2048, 1024, 512):
         found = explained(None, {"max_num_batched_tokens": tokens})
-        assert found.regime == "R3"
+        assert found.regime == "async-v2"
         value = found.result.metric("mean_in_flight_batches")
         assert value is not None
         in_flight.append(value)

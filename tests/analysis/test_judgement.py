@@ -18,7 +18,7 @@ TTFT = Objective("ttft_p99_ms", "minimize")
 
 def measured(throughput: float, ttft: float = 100.0, missed: float = -1.0, *, simulated: bool = False) -> Result:
     metrics = {THROUGHPUT.metric: throughput, TTFT.metric: ttft}
-    measurement = Measurement(metrics, (), "R1", 1, 16, 0, "", simulated, {TTFT.metric: missed})
+    measurement = Measurement(metrics, (), "async-v1", 1, 16, 0, "", simulated, {TTFT.metric: missed})
     outcome = Outcome.OK if missed <= 0 else Outcome.INFEASIBLE
     return Result(Candidate((4,)), outcome, "" if missed <= 0 else "missed", measurement, {TTFT.metric: missed})
 

@@ -81,7 +81,7 @@ class ConstantCosts:
 def test_the_throughput_bound_is_what_the_simulator_reaches(in_flight: int) -> None:
     """Operational analysis: min(m / sum, 1 / max) for m cohorts; exact for constant times once the pipe is full."""
     stages = (1.0, 0.7, 1.1, 1.6, 0.9, 1.0, 1.0, 1.2)
-    settings = SchedulerSettings(Regime.R2, 8, max_num_batched_tokens=64, max_num_seqs=64, num_blocks=100_000)
+    settings = SchedulerSettings(Regime.SYNC_V1, 8, max_num_batched_tokens=64, max_num_seqs=64, num_blocks=100_000)
     requests = [Request(f"r{index}", 0.0, 64, 400) for index in range(in_flight)]  # a prompt fills a step
     run = simulate(requests, settings, ConstantCosts(stages), Overheads())
     steady = run.decode_steps / (run.makespan_s - sum(stages))

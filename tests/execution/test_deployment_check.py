@@ -112,11 +112,17 @@ def test_kv_blocks_are_compared_only_where_they_were_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("runner", "is_async", "regime"),
-    [(None, None, "R3"), ("v1", None, "R1"), ("v1", False, "R2"), ("v2", True, "R3"), (None, False, "R4")],
+    [
+        (None, None, "async-v2"),
+        ("v1", None, "async-v1"),
+        ("v1", False, "sync-v1"),
+        ("v2", True, "async-v2"),
+        (None, False, "sync-v2"),
+    ],
 )
 def test_the_regime_is_what_was_read_and_else_what_was_predicted(
     runner: str | None, is_async: bool | None, regime: str
 ) -> None:
     deployment = SETUP.deployment(Candidate((20, 16)))
-    assert PROBLEM.engine.flow(deployment).name == "R3"
+    assert PROBLEM.engine.flow(deployment).name == "async-v2"
     assert deployment_check.flow_name(PROBLEM, deployment, said(is_async=is_async, runner=runner)) == regime

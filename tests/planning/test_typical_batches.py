@@ -21,7 +21,7 @@ def load(count: int, prompt: int, output: int, concurrency: int | None) -> Load:
 
 
 def vllm(tokens: int, seqs: int = 128, stages: int = 8, *, merges: bool = False) -> Flow:
-    """A start of vLLM: the V1 runner of 0.30 (R1) merges all that decode, later ones (R3) do not."""
+    """A start of vLLM: the V1 runner of 0.30 (async-v1) merges all that decode, later ones (async-v2) do not."""
     knobs: dict[str, Knob] = {"max_num_batched_tokens": tokens, "max_num_seqs": seqs}
     version, runner = ("0.30.0", "v1") if merges else ("0.33.0", "auto")
     start = Deployment(version, architecture("f" * 16), layout=Layout(pp=stages), gpu=H200, knobs=knobs, runner=runner)

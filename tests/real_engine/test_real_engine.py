@@ -73,7 +73,7 @@ def test_a_search_on_real_servers(state: Path) -> None:
     for trial in tried:
         measured = trial["measurement"]
         assert not measured["simulated"]
-        assert measured["regime"] == "R2"
+        assert measured["regime"] == "sync-v1"
         assert measured["kv_blocks"] == kv_blocks(trial["partition"])
     final, gain = found["final"], found["final"]["gains"]["output_throughput_tok_s"]
     assert final["over"]

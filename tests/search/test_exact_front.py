@@ -111,7 +111,7 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 def test_the_command_prints_the_default_beside_the_front(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = command(capsys, "kimi-k3-pp8-tp2", "--set", "max_num_batched_tokens=512")
     assert code == 0
-    assert "kimi-k3-pp8-tp2  max_num_batched_tokens=512  (regime R3, planned)" in out
+    assert "kimi-k3-pp8-tp2  max_num_batched_tokens=512  (async-v2, planned)" in out
     default = next(line for line in out.splitlines() if line.startswith("11,11,12,12,12,12,12,11"))
     assert "default" in default
     assert "fits" in default

@@ -116,7 +116,7 @@ def test_watching_changes_nothing(scenario: Scenario) -> None:
 
 def test_r1_waits_for_the_token_of_the_step_before() -> None:
     # The next step is dispatched at once, with a placeholder; the fourth is the engine's own step past the last token.
-    run = run_of(Regime.R1, Fixed(1.0, 1.0, 1.0), ONE)
+    run = run_of(Regime.ASYNC_V1, Fixed(1.0, 1.0, 1.0), ONE)
     assert shown(run, 0) == [
         ("compute", 0.0, 1.0),
         ("waits for token", 1.0, 3.0),
@@ -138,7 +138,7 @@ def test_r1_waits_for_the_token_of_the_step_before() -> None:
 
 def test_r2_with_one_cohort_waits_for_its_token_and_so_for_nothing_the_queue_could_give() -> None:
     # Step 1 computes, an empty step takes the other slot, the core blocks until step 1 is back.
-    run = run_of(Regime.R2, Fixed(1.0, 1.0), ONE)
+    run = run_of(Regime.SYNC_V1, Fixed(1.0, 1.0), ONE)
     assert shown(run, 0) == [
         ("compute", 0.0, 1.0),
         ("waits for token", 1.0, 2.0),
@@ -157,7 +157,7 @@ def test_r2_with_one_cohort_waits_for_its_token_and_so_for_nothing_the_queue_cou
 
 def test_r2_with_a_request_that_came_while_the_core_was_blocked_has_its_queue_full() -> None:
     # As recorded from the engine (arrive_while_blocked): it is not even scheduled before the oldest step is back.
-    run = run_of(Regime.R2, Fixed(1.0, 1.0, 1.0), ONE, Request("late", 1.5, 4, 1))
+    run = run_of(Regime.SYNC_V1, Fixed(1.0, 1.0, 1.0), ONE, Request("late", 1.5, 4, 1))
     assert shown(run, 0)[:4] == [
         ("compute", 0.0, 1.0),
         ("waits for token", 1.0, 1.5),
@@ -169,14 +169,14 @@ def test_r2_with_a_request_that_came_while_the_core_was_blocked_has_its_queue_fu
 
 def test_a_request_that_waits_for_a_seat_does_not_blame_the_queue() -> None:
     requests = [Request(str(number), 0.0, 4, 1) for number in range(2)]
-    config = SchedulerSettings(Regime.R2, 2, 64, max_num_seqs=1, num_blocks=1000)
+    config = SchedulerSettings(Regime.SYNC_V1, 2, 64, max_num_seqs=1, num_blocks=1000)
     run = simulate(requests, config, Fixed(1.0, 1.0), Overheads(), record_timeline=True)
     assert shown(run, 0)[:3] == [("compute", 0.0, 1.0), ("no work", 1.0, 2.0), ("compute", 2.0, 3.0)]
 
 
 def test_r3_with_one_cohort_has_no_work_once_its_token_is_there_and_the_core_is_in_empty_steps() -> None:
     # Three slots: step 1, an empty step of 2.5 s, step 3. Its token has been there since 2.
-    run = run_of(Regime.R3, Fixed(1.0, 1.0), ONE, overheads=Overheads(empty_step_s=2.5))
+    run = run_of(Regime.ASYNC_V2, Fixed(1.0, 1.0), ONE, overheads=Overheads(empty_step_s=2.5))
     assert shown(run, 0)[:4] == [
         ("compute", 0.0, 1.0),
         ("waits for token", 1.0, 2.0),
@@ -196,13 +196,13 @@ def test_r3_with_one_cohort_has_no_work_once_its_token_is_there_and_the_core_is_
 def test_r3_with_a_slow_last_stage_fills_its_queue() -> None:
     # Prompts of one step each; three slots are dispatched at 0, the fourth when the first is back at 5.
     requests = [Request(str(number), 0.0, 4, 1) for number in range(4)]
-    run = run_of(Regime.R3, Fixed(1.0, 4.0), *requests, budget=4)
+    run = run_of(Regime.ASYNC_V2, Fixed(1.0, 4.0), *requests, budget=4)
     assert shown(run, 0)[3:6] == [("queue full", 3.0, 5.0), ("compute", 5.0, 6.0), ("no work", 6.0, 17.0)]
 
 
 def test_a_slow_receiver_shows_as_a_wait_for_the_send() -> None:
     requests = [Request(str(number), 0.0, 4, 1) for number in range(2)]
-    run = run_of(Regime.R3, Fixed(1.0, 3.0, transfer=0.5), *requests, budget=4)
+    run = run_of(Regime.ASYNC_V2, Fixed(1.0, 3.0, transfer=0.5), *requests, budget=4)
     assert shown(run, 0) == [
         ("compute", 0.0, 1.0),
         ("send", 1.0, 1.5),
@@ -221,7 +221,7 @@ def test_a_slow_receiver_shows_as_a_wait_for_the_send() -> None:
 
 
 def test_r4_blocks_its_last_stage_on_the_copy() -> None:
-    run = run_of(Regime.R4, Fixed(1.0, 1.0), ONE, overheads=Overheads(d2h_s=0.5))
+    run = run_of(Regime.SYNC_V2, Fixed(1.0, 1.0), ONE, overheads=Overheads(d2h_s=0.5))
     assert shown(run, 0)[:3] == [("compute", 0.0, 1.0), ("waits for token", 1.0, 2.5), ("compute", 2.5, 3.5)]
     assert shown(run, 1)[:5] == [
         ("no work", 0.0, 1.0),
@@ -333,7 +333,7 @@ def test_the_trace_adds_up_to_the_table(k3_trace: dict[str, Any], capsys: pytest
 
 def test_a_send_is_named_as_pytorch_names_it() -> None:
     # PyTorch `ProcessGroupNCCL.cpp` profiling titles: `nccl:send 0->1`, `nccl:recv 1<-0`; gloo's hold no ranks.
-    run = run_of(Regime.R3, Fixed(1.0, 1.0, transfer=0.5), ONE)
+    run = run_of(Regime.ASYNC_V2, Fixed(1.0, 1.0, transfer=0.5), ONE)
     trace = chrome_trace(timeline_of(run), ["one", "two"], ["", ""], 2, {})
     check_format(trace)
     names = [{event["name"] for event in complete_events(trace, stage)} for stage in range(2)]
@@ -343,7 +343,7 @@ def test_a_send_is_named_as_pytorch_names_it() -> None:
 
 
 def test_a_trace_replaces_an_older_one_and_nothing_else(tmp_path: Path) -> None:
-    trace = chrome_trace(timeline_of(run_of(Regime.R3, Fixed(1.0), ONE)), ["one"], [""], 1, {})
+    trace = chrome_trace(timeline_of(run_of(Regime.ASYNC_V2, Fixed(1.0), ONE)), ["one"], [""], 1, {})
     for name in ("out.json", "out.json.gz"):
         write_trace(tmp_path / name, trace)
         write_trace(tmp_path / name, trace)

@@ -116,6 +116,7 @@ class Sglang:
             max_requests=running,
             cohort_requests=whole_number(knobs, "pp_max_micro_batch_size", max(running // deployment.stages, 1)),
             notes=self.notes(deployment.version),
+            meaning="a request stays in one slot for life, and slots take turns on the stages",
             levers=_LEVERS,
         )
 

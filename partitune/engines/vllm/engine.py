@@ -46,14 +46,15 @@ _DRAFTS_FROM_EMBEDDING = frozenset({"eagle", "eagle3", "dflash", "dspark"})
 _MIDDLE_SINCE = Version(0, 8)  # PR 13839 was merged six days after 0.7.3
 
 
-#: What moves the distance to the limit. In R1 everything decodes as one batch, whatever its size.
+#: What moves the distance to the limit. In async-v1 everything decodes as one batch, whatever its size.
 _LEVERS = {
     "roofline": "more requests at once (max_num_seqs, concurrency), so that weights are read for more of them",
     "fill": "a smaller max_num_batched_tokens cuts a burst into more groups, which are on different stages at a time",
     "host": "larger steps (max_num_batched_tokens, max_num_seqs); async_scheduling=true prepares them ahead",
 }
-_LEVERS_R1 = {
-    "fill": "async_scheduling=false, or a version from 0.31 on: in R1 no step begins before the last stage sampled",
+_LEVERS_ASYNC_V1 = {
+    "fill": "async_scheduling=false, or a version from 0.31 on: in async-v1 no step begins before the last stage "
+    "sampled",
     "host": "larger steps (max_num_batched_tokens, max_num_seqs)",
 }
 
@@ -97,17 +98,18 @@ class Vllm:
         return RankOrder.REPLICAS_OUTSIDE
 
     def flow(self, deployment: Deployment) -> Flow:
-        """In R1 everything merges into one batch; otherwise a request stays with those it was first scheduled with."""
+        """In async-v1 all merge into one batch; otherwise a request stays with those it was first scheduled with."""
         choice, knobs = regime(deployment), effective_knobs(deployment)
         seqs = int(knobs["max_num_seqs"])
         return Flow(
             choice.regime.value,
-            cohorts=1 if choice.regime is Regime.R1 else deployment.stages,
+            cohorts=1 if choice.regime is Regime.ASYNC_V1 else deployment.stages,
             step_tokens=int(knobs["max_num_batched_tokens"]),
             max_requests=seqs,
             cohort_requests=seqs,
             notes=choice.notes,
-            levers=_LEVERS | (_LEVERS_R1 if choice.regime is Regime.R1 else {}),
+            meaning=choice.regime.sentence,
+            levers=_LEVERS | (_LEVERS_ASYNC_V1 if choice.regime is Regime.ASYNC_V1 else {}),
         )
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:

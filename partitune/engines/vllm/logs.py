@@ -106,11 +106,11 @@ class VllmReadout(Readout):
     def flow_name(self, predicted: str, reading: LogReading, is_async: bool | None) -> str:
         """The regime, by the model runner and the way of scheduling."""
         regime = Regime(predicted)
-        runner = reading.runner or ("v1" if regime in (Regime.R1, Regime.R2) else "v2")
+        runner = reading.runner or ("v1" if regime in (Regime.ASYNC_V1, Regime.SYNC_V1) else "v2")
         asynchronous = regime.asynchronous if is_async is None else is_async
         if runner == "v1":
-            return (Regime.R1 if asynchronous else Regime.R2).value
-        return (Regime.R3 if asynchronous else Regime.R4).value
+            return (Regime.ASYNC_V1 if asynchronous else Regime.SYNC_V1).value
+        return (Regime.ASYNC_V2 if asynchronous else Regime.SYNC_V2).value
 
     def differences(
         self, deployment: Deployment, reading: LogReading, is_async: bool | None, kv_blocks: int | None

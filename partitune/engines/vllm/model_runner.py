@@ -37,11 +37,11 @@ class RegimeChoice:
     slots: int  # batches that may be in flight
     notes: tuple[str, ...]  # what the engine does silently, and what was assumed
     refusal: str  # empty when the engine starts
-    broadcasts_chunks: bool  # R1: stages wait for the last one after unfinished prompts too
+    broadcasts_chunks: bool  # async-v1: stages wait for the last one after unfinished prompts too
 
 
 def regime(deployment: Deployment) -> RegimeChoice:
-    """One of R1-R4.
+    """One of the four.
 
     Raises:
         SpecError: no such runner, or the engine refuses to start.
@@ -62,9 +62,9 @@ def choose_regime(deployment: Deployment) -> RegimeChoice:
     v2 = runs_v2(deployment)
     notes, refusal = READ.notes(version), ""
     if v2 and version >= _V2_SIDE_STREAM:
-        chosen = Regime.R4 if asynchronous is False else Regime.R3
+        chosen = Regime.SYNC_V2 if asynchronous is False else Regime.ASYNC_V2
     elif stages > 1 and not v2 and version >= REFUSED_SINCE:
-        chosen = Regime.R2
+        chosen = Regime.SYNC_V1
         if asynchronous:
             refusal = (
                 f"async_scheduling: true with the V1 model runner and {stages} stages is refused since vLLM "
@@ -73,10 +73,10 @@ def choose_regime(deployment: Deployment) -> RegimeChoice:
         if asynchronous is None:
             notes += ("async scheduling is switched off silently: the V1 model runner has none with a pipeline",)
     else:
-        chosen = Regime.R2 if asynchronous is False else Regime.R1
+        chosen = Regime.SYNC_V1 if asynchronous is False else Regime.ASYNC_V1
         if v2:
             notes += ("the V2 runner before 0.24 broadcasts sampled tokens on the main stream, like the V1 runner",)
-    chunks = chosen is Regime.R1 and version < _CHUNKS_FLOW
+    chunks = chosen is Regime.ASYNC_V1 and version < _CHUNKS_FLOW
     return RegimeChoice(chosen, chosen.queue_slots(stages), notes, refusal, chunks)
 
 

@@ -42,29 +42,29 @@ MOE = architecture("f" * 94, model_class="Qwen3MoeForCausalLM", moe=True)
     ("version", "runner", "flag", "model", "expected", "slots"),
     [
         # V1: async by default up to 0.30, switched off silently from 0.31 on.
-        ("0.19.1", "auto", None, kimi_k3(), Regime.R1, 8),
-        ("0.30.0", "v1", None, kimi_k3(), Regime.R1, 8),
-        ("0.30.0", "v1", True, kimi_k3(), Regime.R1, 8),
-        ("0.30.0", "v1", False, kimi_k3(), Regime.R2, 8),
-        ("0.31.0", "v1", None, kimi_k3(), Regime.R2, 8),
-        ("0.33.0", "v1", False, kimi_k3(), Regime.R2, 8),
+        ("0.19.1", "auto", None, kimi_k3(), Regime.ASYNC_V1, 8),
+        ("0.30.0", "v1", None, kimi_k3(), Regime.ASYNC_V1, 8),
+        ("0.30.0", "v1", True, kimi_k3(), Regime.ASYNC_V1, 8),
+        ("0.30.0", "v1", False, kimi_k3(), Regime.SYNC_V1, 8),
+        ("0.31.0", "v1", None, kimi_k3(), Regime.SYNC_V1, 8),
+        ("0.33.0", "v1", False, kimi_k3(), Regime.SYNC_V1, 8),
         # V2: side stream since 0.24, default of every model since 0.30.
-        ("0.33.0", "auto", None, kimi_k3(), Regime.R3, 9),
-        ("0.33.0", "auto", True, kimi_k3(), Regime.R3, 9),
-        ("0.33.0", "auto", False, kimi_k3(), Regime.R4, 8),
-        ("0.34.0", "auto", None, kimi_k3(), Regime.R3, 9),
-        ("0.24.0", "v2", None, MOE, Regime.R3, 9),
-        ("0.22.1", "v2", None, MOE, Regime.R1, 8),
-        ("0.22.1", "v2", False, MOE, Regime.R2, 8),
+        ("0.33.0", "auto", None, kimi_k3(), Regime.ASYNC_V2, 9),
+        ("0.33.0", "auto", True, kimi_k3(), Regime.ASYNC_V2, 9),
+        ("0.33.0", "auto", False, kimi_k3(), Regime.SYNC_V2, 8),
+        ("0.34.0", "auto", None, kimi_k3(), Regime.ASYNC_V2, 9),
+        ("0.24.0", "v2", None, MOE, Regime.ASYNC_V2, 9),
+        ("0.22.1", "v2", None, MOE, Regime.ASYNC_V1, 8),
+        ("0.22.1", "v2", False, MOE, Regime.SYNC_V1, 8),
         # Which models start on V2 by themselves.
-        ("0.27.1", "auto", None, kimi_k3(), Regime.R3, 9),
-        ("0.27.0", "auto", None, kimi_k3(), Regime.R1, 8),
-        ("0.26.1rc1", "auto", None, kimi_k3(), Regime.R1, 8),
-        ("0.28.0", "auto", None, MOE, Regime.R1, 8),
-        ("0.30.0", "auto", None, MOE, Regime.R3, 9),
-        ("0.26.0", "auto", None, QWEN3, Regime.R3, 9),
-        ("0.24.0", "auto", None, LLAMA, Regime.R3, 9),
-        ("0.22.1", "auto", None, LLAMA, Regime.R1, 8),
+        ("0.27.1", "auto", None, kimi_k3(), Regime.ASYNC_V2, 9),
+        ("0.27.0", "auto", None, kimi_k3(), Regime.ASYNC_V1, 8),
+        ("0.26.1rc1", "auto", None, kimi_k3(), Regime.ASYNC_V1, 8),
+        ("0.28.0", "auto", None, MOE, Regime.ASYNC_V1, 8),
+        ("0.30.0", "auto", None, MOE, Regime.ASYNC_V2, 9),
+        ("0.26.0", "auto", None, QWEN3, Regime.ASYNC_V2, 9),
+        ("0.24.0", "auto", None, LLAMA, Regime.ASYNC_V2, 9),
+        ("0.22.1", "auto", None, LLAMA, Regime.ASYNC_V1, 8),
     ],
 )
 def test_regimes(
@@ -83,7 +83,7 @@ def test_silent_switch_off_is_a_note_and_the_explicit_flag_is_refused() -> None:
         regime(loud)
     assert [one.rule for one in VLLM.check(loud)] == ["async-pipeline-v1"]
     alone = regime(replace(loud, layout=Layout(tp=2)))
-    assert (alone.regime, alone.slots) == (Regime.R1, 2)
+    assert (alone.regime, alone.slots) == (Regime.ASYNC_V1, 2)
 
 
 @pytest.mark.parametrize(

@@ -55,22 +55,22 @@ def utilisation(run: Run) -> float:
 
 def test_r1_decode_does_not_pipeline_whatever_the_budget() -> None:
     for budget in (16384, 512):
-        run = study(Regime.R1, budget)
+        run = study(Regime.ASYNC_V1, budget)
         assert utilisation(run) == pytest.approx(1 / 8)
         assert run.mean_in_flight_batches == pytest.approx(1.0)
-    assert study(Regime.R1, 512).makespan_s >= study(Regime.R1, 16384).makespan_s
+    assert study(Regime.ASYNC_V1, 512).makespan_s >= study(Regime.ASYNC_V1, 16384).makespan_s
 
 
 def test_switching_async_off_lets_the_budget_help() -> None:
-    assert utilisation(study(Regime.R2, 16384)) == pytest.approx(1 / 8)
-    assert utilisation(study(Regime.R2, 512)) > 0.95
-    slower, faster = (study(regime, 512).makespan_s for regime in (Regime.R1, Regime.R2))
+    assert utilisation(study(Regime.SYNC_V1, 16384)) == pytest.approx(1 / 8)
+    assert utilisation(study(Regime.SYNC_V1, 512)) > 0.95
+    slower, faster = (study(regime, 512).makespan_s for regime in (Regime.ASYNC_V1, Regime.SYNC_V1))
     assert slower > faster
 
 
 @pytest.mark.parametrize(("budget", "cohorts"), [(4096, 1), (2048, 2), (1024, 4), (512, 8)])
 def test_in_r3_the_budget_sets_the_number_of_cohorts(budget: int, cohorts: int) -> None:
-    run = study(Regime.R3, budget)
+    run = study(Regime.ASYNC_V2, budget)
     assert run.decode_tokens / run.decode_steps == 16 / cohorts
     assert run.mean_in_flight_batches == pytest.approx(cohorts, rel=0.05)
 
@@ -89,7 +89,7 @@ def test_one_sync_stage_in_closed_form(
     costs = Stages(1, base=1.0, per_token=0.25, per_context=0.0625)
     requests = RandomWorkload(count, prompt, output).requests()
     overheads = Overheads(engine_step_s=engine_step_s, d2h_s=d2h_s)
-    run = simulate(requests, config(Regime.R2, 1), costs, overheads, context_step=1)
+    run = simulate(requests, config(Regime.SYNC_V1, 1), costs, overheads, context_step=1)
     prefill = 1.0 + 0.25 * count * prompt + 0.0625 * count * prompt * (prompt + 1) / 2
     decodes = [1.0 + 0.25 * count + 0.0625 * count * (prompt + made) for made in range(1, output)]
     beside = engine_step_s + d2h_s
@@ -123,7 +123,7 @@ def test_what_holds_for_every_run(load: tuple[list[Request], SchedulerSettings],
             scheduled[name] = scheduled.get(name, 0) + tokens
     for request in requests:
         least = request.prompt_tokens + request.output_tokens - 1
-        if run.preemptions == 0 and conf.regime is not Regime.R1:
+        if run.preemptions == 0 and conf.regime is not Regime.ASYNC_V1:
             assert scheduled[request.id] == least
         assert scheduled[request.id] >= least
     assert run.batch_tokens == sum(scheduled.values())
@@ -133,7 +133,7 @@ def test_what_holds_for_every_run(load: tuple[list[Request], SchedulerSettings],
     # compute, transfer and wait fill the time of a stage exactly, so nobody is busier than the clock
     assert all(wait > -1e-9 for wait in run.wait_s)
     assert run.mean_in_flight_batches <= conf.stages + 1e-9
-    assert run.makespan_s <= run.duration_s or conf.regime is Regime.R1
+    assert run.makespan_s <= run.duration_s or conf.regime is Regime.ASYNC_V1
     for request, times in zip(requests, run.requests, strict=True):
         assert request.arrival_s <= times.sent_s < times.first_token_s <= times.finish_s
     if concurrency is not None:
@@ -169,7 +169,7 @@ def test_more_kv_never_costs_time(count: int, prompt: int, output: int, few: int
     least = -(-(prompt + output) // 16) + 1 + few
 
     def duration(blocks: int) -> float:
-        conf = config(Regime.R2, 1, num_blocks=blocks)
+        conf = config(Regime.SYNC_V1, 1, num_blocks=blocks)
         return simulate(requests, conf, Stages(1), Overheads()).duration_s
 
     assert duration(least + more) <= duration(least)
@@ -179,7 +179,7 @@ def test_few_questions_to_the_costs_and_nearly_the_same_answer() -> None:
     requests = RandomWorkload(32, 2000, 200, range_ratio=0.3).requests()
     costs = Stages(4, base=2e-3, per_token=2e-6, per_context=2e-8, handoff=3e-5)
     exact, rounded = (
-        simulate(requests, config(Regime.R3, 4, 4096), costs, VLLM_OVERHEADS, 16, context_step=step).duration_s
+        simulate(requests, config(Regime.ASYNC_V2, 4, 4096), costs, VLLM_OVERHEADS, 16, context_step=step).duration_s
         for step in (1, 32)
     )
     assert rounded == pytest.approx(exact, rel=2e-3)
@@ -196,14 +196,14 @@ def test_few_questions_to_the_costs_and_nearly_the_same_answer() -> None:
 )
 def test_a_request_the_engine_would_refuse(request_: Request, words: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
-        simulate([request_], config(Regime.R3, 2, max_model_len=100), Stages(2), Overheads())
+        simulate([request_], config(Regime.ASYNC_V2, 2, max_model_len=100), Stages(2), Overheads())
     assert all(word in str(caught.value) for word in words)
 
 
 def test_a_request_that_never_fits_is_out_of_memory() -> None:
     # 40 blocks, one of them reserved; 700 tokens need 44.
     with pytest.raises(OutOfMemory, match="request 0 needs 44 KV blocks") as caught:
-        simulate([Request("0", 0.0, 690, 10)], config(Regime.R3, 2, num_blocks=40), Stages(2), Overheads())
+        simulate([Request("0", 0.0, 690, 10)], config(Regime.ASYNC_V2, 2, num_blocks=40), Stages(2), Overheads())
     assert caught.value.excess == 5
 
 
@@ -213,12 +213,12 @@ def test_a_request_that_never_fits_is_out_of_memory() -> None:
 )
 def test_a_load_that_is_none(requests: list[Request], concurrency: int | None, words: str) -> None:
     with pytest.raises(SpecError, match=words):
-        simulate(requests, config(Regime.R3, 2), Stages(2), Overheads(), concurrency)
+        simulate(requests, config(Regime.ASYNC_V2, 2), Stages(2), Overheads(), concurrency)
 
 
 def test_costs_and_settings_must_agree_on_the_stages() -> None:
     with pytest.raises(SpecError, match="3 stages"):
-        simulate(STUDY, config(Regime.R3, 2), Stages(3), Overheads())
+        simulate(STUDY, config(Regime.ASYNC_V2, 2), Stages(3), Overheads())
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_costs_and_settings_must_agree_on_the_stages() -> None:
 )
 def test_settings_the_engine_would_refuse(more: dict[str, int], words: str) -> None:
     with pytest.raises(SpecError, match=words):
-        config(Regime.R3, 2, **more)
+        config(Regime.ASYNC_V2, 2, **more)
 
 
 def test_queue_slots_follow_the_regime() -> None:

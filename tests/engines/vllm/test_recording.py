@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from partitune.engines.recordings import TOLERANCE_S
+from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.recording import compare, read, verify
 from partitune.engines.vllm.scheduler.settings import SchedulingPolicy
@@ -28,7 +29,7 @@ OPTIONS = Path(__file__).parent.parent.parent / "data" / "schedules_options_vllm
 def test_every_recorded_schedule_is_reproduced() -> None:
     agreements = verify(SCHEDULES)
     assert len(agreements) == 82
-    assert {recording.settings.regime.value for recording in read(SCHEDULES)} == {"R1", "R2", "R3", "R4"}
+    assert {recording.settings.regime for recording in read(SCHEDULES)} == set(Regime)
     assert [each for each in agreements if not each.agrees] == []
 
 
@@ -89,7 +90,7 @@ def test_the_first_difference_is_named(tmp_path: Path, record: dict[str, Any], c
     [
         (lambda r: r.pop("num_blocks"), ["0.num_blocks", "required"]),
         (lambda r: r.update(pp="four"), ["0.pp", "integer"]),
-        (lambda r: r.update(regime="R5"), ["0.regime", "'R4'"]),
+        (lambda r: r.update(regime="R5"), ["0.regime", "'sync-v2'"]),
         (lambda r: r.update(colour="red"), ["0.colour", "not permitted"]),
         (lambda r: r["requests"][2].update(output_tokens=0), ["0.requests.2.output_tokens", "greater than 0"]),
         (lambda r: r["steps"][1].pop("end"), ["0.steps.1.end", "required"]),

@@ -77,7 +77,7 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
     longest = max(request.prompt_tokens + request.output_tokens for request in requests)
     config = SchedulerSettings(
         regime=regime,
-        broadcasts_chunks=regime is Regime.R1 and draw(st.booleans()),
+        broadcasts_chunks=regime is Regime.ASYNC_V1 and draw(st.booleans()),
         stages=stages,
         max_num_batched_tokens=budget,
         max_num_seqs=draw(st.integers(1, min(budget, 16))),
@@ -152,7 +152,7 @@ A_WINDOW_GIVES_BACK_TOO_LATE: Scenario = (
         Request("7", 0.0, 30, 1, stops_early=True),
     ],
     SchedulerSettings(
-        regime=Regime.R1,
+        regime=Regime.ASYNC_V1,
         stages=3,
         max_num_batched_tokens=32,
         max_num_seqs=5,

@@ -36,7 +36,7 @@ class Seconds:
         return [0.0] * (self.stages - 1)
 
 
-def settings(regime: Regime = Regime.R2, stages: int = 1, **more: Any) -> SchedulerSettings:
+def settings(regime: Regime = Regime.SYNC_V1, stages: int = 1, **more: Any) -> SchedulerSettings:
     basic = {"max_num_batched_tokens": 1000, "max_num_seqs": 8, "num_blocks": 1000}
     return SchedulerSettings(regime, stages, **(basic | more))
 
@@ -146,10 +146,12 @@ class TestPrefixCache:
             run(self.load(20), settings(**CACHED))
 
 
-@pytest.mark.parametrize(("regime", "wasted"), [(Regime.R1, 3), (Regime.R2, 0), (Regime.R3, 1), (Regime.R4, 0)])
+@pytest.mark.parametrize(
+    ("regime", "wasted"), [(Regime.ASYNC_V1, 3), (Regime.SYNC_V1, 0), (Regime.ASYNC_V2, 1), (Regime.SYNC_V2, 0)]
+)
 def test_a_stop_token_comes_too_late_for_what_is_in_flight(regime: Regime, wasted: int) -> None:
-    # Four stages. When the last token comes back the queue holds slots - 1 younger steps: with R1 the request is in
-    # each of the three, with R3 in one of the four (next_decode_eligible_step), without async it waits for its token.
+    # Four stages. When the last token comes back the queue holds slots - 1 younger steps: with async-v1 the request is
+    # in each of the three, with async-v2 in one of the four (next_decode_eligible_step), without async it waits.
     result = run([Request("a", 0.0, 5, 6, stops_early=True)], settings(regime, 4))
     assert result.decode_tokens == 5 + wasted
     assert result.requests[0].finish_s == 24.0  # as ever: six times through four stages

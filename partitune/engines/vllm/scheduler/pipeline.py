@@ -46,7 +46,7 @@ class Pipeline:
     def __init__(
         self, regime: Regime, costs: StageCosts, overheads: Overheads, *, broadcasts_chunks: bool = False
     ) -> None:
-        self._waits_for_tokens = regime is Regime.R1
+        self._waits_for_tokens = regime is Regime.ASYNC_V1
         self._broadcasts_chunks = broadcasts_chunks
         self._copies_aside = regime.asynchronous
         self._costs = costs
@@ -54,7 +54,7 @@ class Pipeline:
         self._known: dict[tuple[int, float, int, int, int, int], BatchCost] = {}
         self._leave = [0.0] * costs.stages  # when a stage is rid of its last batch
         self._sampled_batches = 0
-        self._gate_s = 0.0  # R1: when the newest sampled tokens were broadcast
+        self._gate_s = 0.0  # async-v1: when the newest sampled tokens were broadcast
 
     def cost(
         self, prefill_tokens: int, prefill_pairs: float, decodes: int, context: int, sampled: int, padding: int = 0

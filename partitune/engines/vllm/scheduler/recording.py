@@ -117,7 +117,7 @@ class _Record(Strict):
     name: str
     desc: str
     engine: str
-    regime: Literal["R1", "R2", "R3", "R4"]
+    regime: Regime
     async_scheduling: bool
     pp: PositiveInt
     queue_slots: PositiveInt
@@ -144,7 +144,7 @@ class _Record(Strict):
         """The record as the simulator understands it."""
         check_stages(self.stage_time, self.stage_busy, self.pp)
         settings = SchedulerSettings(
-            regime=Regime(self.regime),
+            regime=self.regime,
             stages=self.pp,
             scheduling_policy=SchedulingPolicy(self.scheduling_policy),
             **self.model_dump(include=_SAME),

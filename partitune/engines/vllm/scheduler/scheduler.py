@@ -46,9 +46,9 @@ class Scheduler(Queues):
         self.finished_unflushed = False  # the engine tells the workers in one more step
         self.wave_step = 0  # since when there was always a request to serve
         self.waiting_bound = False  # the last step that could admit prompts left some waiting
-        # R1 schedules past a request's last token, but never past the model's length.
+        # async-v1 schedules past a request's last token, but never past the model's length.
         self.at_length_limit = False
-        self.cadence = {Regime.R1: 1, Regime.R3: settings.stages}.get(settings.regime, 0)
+        self.cadence = {Regime.ASYNC_V1: 1, Regime.ASYNC_V2: settings.stages}.get(settings.regime, 0)
 
     def has_requests(self) -> bool:
         """True while the engine core keeps calling `schedule`."""
@@ -188,7 +188,7 @@ class Scheduler(Queues):
                 self.reading.remove(live)
                 live.reading = False
                 cohort.add(live)
-                if self.settings.regime is Regime.R1 or (live.request.stops_early and self.cadence):
+                if self.settings.regime is Regime.ASYNC_V1 or (live.request.stops_early and self.cadence):
                     total = live.prompt + live.target + self.settings.slots
                     self.at_length_limit |= total > self.settings.max_model_len
         if cohort is not None:

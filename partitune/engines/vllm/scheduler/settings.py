@@ -50,7 +50,7 @@ class SchedulerSettings:
     block_size: int = 16
     max_model_len: int = 1 << 30
     queue_slots: int | None = None  # None: what the regime says
-    broadcasts_chunks: bool = False  # R1 up to vLLM 0.19: a step that samples nothing ends in a broadcast too
+    broadcasts_chunks: bool = False  # async-v1 up to vLLM 0.19: a step that samples nothing ends in a broadcast too
     long_prefill_token_threshold: int = 0  # 0: off
     enable_chunked_prefill: bool = True
     reserve_full_isl: bool = True  # admit a request only when its whole prompt fits the free blocks

@@ -47,7 +47,7 @@ class EngineState:
         self.makespan = 0.0
         self.in_pipeline = 0.0
         self.batches = self.empty_steps = self.decode_steps = self.decode_tokens = self.prompt_tokens = 0
-        self.tokens_on_stages = settings.regime in (Regime.R3, Regime.R4)
+        self.tokens_on_stages = settings.regime in (Regime.ASYNC_V2, Regime.SYNC_V2)
 
     def send_due(self) -> None:
         """Let the client send what it can by now."""
