@@ -15,6 +15,7 @@ from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemorySettings
 from partitune.engines.deployment import Deployment
 from partitune.engines.recordings import Agreement
+from partitune.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +68,4 @@ class Memory(Protocol):
         Raises:
             SpecError: not a file of such recordings, or the engine has none.
         """
-        ...
+        raise SpecError(f"{file}: no KV caches of this engine were recorded")

@@ -7,15 +7,17 @@ may run into.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment
+from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.engines.versions import VersionRange, parse_version
 from partitune.errors import Refused, SpecError
 from partitune.hardware.parallelism import Layout, RankOrder
 from partitune.models.architecture import Architecture
+from partitune.models.legal_cuts import illegal_reasons
 
 #: Rules about one flag by itself: a person's typing error, not a combination that a search may run into.
 FLAG_RULES = frozenset({"unknown-flag", "removed-flag", "flag-value"})
@@ -37,7 +39,12 @@ class Violation:
 
 
 class Rules(Protocol):
-    """What one engine takes and refuses."""
+    """What one engine takes and refuses. What has a body here holds where an engine says nothing else."""
+
+    @property
+    def versions_read(self) -> VersionRange:
+        """The releases whose rules were read."""
+        ...
 
     @property
     def written_by_partitune(self) -> Mapping[str, str]:
@@ -46,7 +53,7 @@ class Rules(Protocol):
 
     def notes(self, version: str) -> tuple[str, ...]:
         """What is assumed about this version; empty when its rules were read. Raises SpecError on a malformed one."""
-        ...
+        return self.versions_read.notes(parse_version(version))
 
     def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
         """The engine's own split, or that of a named rule.
@@ -56,13 +63,13 @@ class Rules(Protocol):
         """
         ...
 
-    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
+    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:  # noqa: ARG002
         """`layout` with what the engine derives from it: how tokens reach their experts, and in what portions."""
-        ...
+        return layout
 
-    def rank_order(self, architecture: Architecture) -> RankOrder:
+    def rank_order(self, architecture: Architecture) -> RankOrder:  # noqa: ARG002
         """How it numbers the ranks of this model's replicas."""
-        ...
+        return RankOrder.REPLICAS_OUTSIDE
 
     def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
         """Value that the engine gives each scheduling and memory flag that `deployment` does not set."""
@@ -70,11 +77,22 @@ class Rules(Protocol):
 
     def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
         """The defaults overlaid with the deployment's own flags."""
-        ...
+        return {**self.default_knobs(deployment), **flag_knobs(deployment.knobs)}
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks. Without a partition the engine's default split is not judged."""
         ...
+
+
+def partition_faults(deployment: Deployment, source: str) -> Iterator[Violation]:
+    """What every engine refuses of a partition that was chosen; `source` is where this one does."""
+    if (partition := deployment.partition) is None:
+        return
+    if len(partition) != deployment.stages:
+        message = f"the partition has {len(partition)} entries for {deployment.stages} stages"
+        yield Violation("partition", message, source)
+    for reason in illegal_reasons(deployment.architecture, partition):
+        yield Violation("partition", reason, source)
 
 
 def refused(violations: Sequence[Violation]) -> Refused:

@@ -16,6 +16,7 @@ from partitune.costs.measured.operations import MeasuredEngine
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
 from partitune.engines.recordings import Agreement
+from partitune.errors import SpecError
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture
 from partitune.simulation.overheads import Overheads
@@ -39,24 +40,24 @@ class Flow:
 
 
 class Scheduling(Protocol):
-    """How one engine runs a load."""
+    """How one engine runs a load. What has a body here holds where an engine says nothing else."""
 
     def flow(self, deployment: Deployment) -> Flow:
         """How batches flow. Raises SpecError where the engine refuses the combination."""
         ...
 
-    def is_asynchronous(self, deployment: Deployment) -> bool:
+    def is_asynchronous(self, deployment: Deployment) -> bool:  # noqa: ARG002
         """True when the engine schedules ahead of sampled tokens in this start."""
-        ...
+        return False
 
     @property
     def measured(self) -> MeasuredEngine | None:
         """Which measured kernels are its own; None: nothing was measured under it."""
-        ...
+        return None
 
-    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
+    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:  # noqa: ARG002
         """The routed-expert kernel it picks where that is not the usual one (`costs.blocks`); None: the usual one."""
-        ...
+        return None
 
     def run(
         self,
@@ -91,6 +92,6 @@ class Scheduling(Protocol):
         """Simulate every schedule that was recorded of the engine.
 
         Raises:
-            SpecError: not a file of such recordings; names file and key.
+            SpecError: not a file of such recordings, or the engine has none; names file and key.
         """
-        ...
+        raise SpecError(f"{file}: no schedules of this engine were recorded")

@@ -10,16 +10,15 @@ Source: SGLang 0.5.23 `srt/distributed/utils.py`, `srt/mem_cache/kv_cache_config
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 from partitune.costs.cost_model import StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, remainder_last
 from partitune.engines.deployment import Deployment
+from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
-from partitune.engines.recordings import Agreement
 from partitune.engines.scheduling import Flow
 from partitune.engines.sglang.cuda_graphs import capture_sizes
 from partitune.engines.sglang.defaults import FEWEST_ROWS, default_knobs, effective_knobs
@@ -41,7 +40,6 @@ from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
 from partitune.simulation.run import Run
 
-_READ = VersionRange("SGLang", oldest=Version(0, 5, 16), newest=Version(0, 5, 23))
 _LAST_RANKS_SINCE = Version(0, 5, 6)  # PR 13977; first ranks (PR 13282) were never released
 #: What moves the distance to the limit.
 _LEVERS = {
@@ -52,10 +50,11 @@ _LEVERS = {
 }
 
 
-class Sglang:
+class Sglang(Engine):
     """The engine SGLang."""
 
     name = "sglang"
+    versions_read = VersionRange("SGLang", oldest=Version(0, 5, 16), newest=Version(0, 5, 23))
     measured = MEASURED
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "SGLANG_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
@@ -86,10 +85,6 @@ class Sglang:
     verify_schedules = staticmethod(verify)
     launch = SglangLaunch()
     readout = SglangReadout()
-
-    def notes(self, version: str) -> tuple[str, ...]:
-        """What is assumed about this version."""
-        return _READ.notes(parse_version(version))
 
     def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
         """`get_pp_indices` of the release, or a named rule."""
@@ -167,7 +162,3 @@ class Sglang:
             raise OutOfMemory(str(error), excess=(error.excess or 1.0) / plan.block_size) from error
         except SpecError as error:
             raise Refused(f"SGLang: {error}", excess=1.0) from error
-
-    def verify_kv(self, file: Path) -> Sequence[Agreement]:
-        """Nobody recorded its KV pool."""
-        raise SpecError(f"{file}: there are no recordings of SGLang's KV pool")

@@ -15,14 +15,13 @@ from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment, flag_knobs
 from partitune.engines.flags import unknown_flag, whole_number
 from partitune.engines.head_sharding import head_faults
-from partitune.engines.rules import Violation
+from partitune.engines.rules import Violation, partition_faults
 from partitune.engines.sglang.defaults import effective_knobs
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import has_experts
 from partitune.errors import nearest
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture, Ffn
-from partitune.models.legal_cuts import illegal_reasons
 
 _VALIDATION = "SGLang 0.5.23 srt/arg_groups/validation_hook.py"
 _PARALLEL = "SGLang 0.5.23 srt/arg_groups/parallel_hook.py"
@@ -76,12 +75,7 @@ def _shape_faults(deployment: Deployment, effective: Mapping[str, Knob]) -> Iter
         yield Violation(
             "chunk-of-pages", f"chunked_prefill_size {chunk} must be a multiple of page_size {page}", _VALIDATION
         )
-    if deployment.partition is not None:
-        if len(deployment.partition) != stages:
-            message = f"the partition has {len(deployment.partition)} entries for {stages} stages"
-            yield Violation("partition", message, "SGLang 0.5.23 srt/distributed/utils.py")
-        for reason in illegal_reasons(deployment.architecture, deployment.partition):
-            yield Violation("partition", reason, "SGLang 0.5.23 srt/distributed/utils.py")
+    yield from partition_faults(deployment, "SGLang 0.5.23 srt/distributed/utils.py")
 
 
 def _layout_faults(deployment: Deployment) -> Iterator[Violation]:

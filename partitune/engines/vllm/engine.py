@@ -13,6 +13,7 @@ from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
 from partitune.engines.deployment import Deployment
+from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
 from partitune.engines.scheduling import Flow
@@ -34,9 +35,6 @@ from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.recording import verify
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, vllm_settings
 from partitune.errors import SpecError
-from partitune.hardware.gpus import Gpu
-from partitune.hardware.parallelism import RankOrder
-from partitune.models.architecture import Architecture
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
 from partitune.simulation.run import Run
@@ -59,10 +57,11 @@ _LEVERS_ASYNC_V1 = {
 }
 
 
-class Vllm:
+class Vllm(Engine):
     """The engine vLLM."""
 
     name = "vllm"
+    versions_read = READ
     measured = MEASURED
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
@@ -84,18 +83,10 @@ class Vllm:
     launch = VllmLaunch()
     readout = VllmReadout()
 
-    def notes(self, version: str) -> tuple[str, ...]:
-        """What is assumed about this version."""
-        return READ.notes(parse_version(version))
-
     def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
         """`get_pp_indices` of the release, or a named rule (`remainder-last` is the open PR 46217)."""
         own = middle_stages if parse_version(version) >= _MIDDLE_SINCE else all_on_last
         return chosen_split(layers, stages, own, rule)
-
-    def rank_order(self, architecture: Architecture) -> RankOrder:  # noqa: ARG002  (the protocol's)
-        """Data ranks count slowest, for every model."""
-        return RankOrder.REPLICAS_OUTSIDE
 
     def flow(self, deployment: Deployment) -> Flow:
         """In async-v1 all merge into one batch; otherwise a request stays with those it was first scheduled with."""
@@ -125,10 +116,6 @@ class Vllm:
             vision=not knobs.get("language_model_only", False),
             copies=edge_copies(deployment.architecture, parse_version(deployment.version), v2=runs_v2(deployment)),
         )
-
-    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:  # noqa: ARG002  (the protocol's)
-        """Always the usual one."""
-        return None
 
     def is_asynchronous(self, deployment: Deployment) -> bool:
         """What the regime says; False where the engine refuses the combination."""

@@ -44,9 +44,9 @@ def read_kv_recording(path: Path) -> list[KvRecord]:
     return read_records(path, _FILE, _Record.record)
 
 
-def verify_kv(path: Path) -> list[Agreement]:
+def verify_kv(file: Path) -> list[Agreement]:
     """Replay every record of a file through our planning. Raises SpecError as `read_kv_recording`."""
-    return [compare_kv(record) for record in read_kv_recording(path)]
+    return [compare_kv(record) for record in read_kv_recording(file)]
 
 
 def compare_kv(record: KvRecord) -> Agreement:

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from partitune.candidate import Knob
 from partitune.engines.deployment import Deployment, flag_knobs
 from partitune.engines.flags import mapping, unknown_flag, whole_number
-from partitune.engines.rules import Violation
+from partitune.engines.rules import Violation, partition_faults
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_knobs
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
 from partitune.engines.vllm.model_runner import RUNNERS, choose_regime
 from partitune.engines.vllm.models import NO_PIPELINE
 from partitune.engines.vllm.parallel_rules import check_layout, layout_flags
-from partitune.models.legal_cuts import illegal_reasons
 
 _FLAGS_READ = Version(0, 32)
 _DRAFT_ON_ONE_STAGE = Version(0, 32)
@@ -140,14 +139,7 @@ def _speculation(deployment: Deployment, effective: Effective) -> Iterator[Viola
 
 
 def _partition(deployment: Deployment, _: Effective) -> Iterator[Violation]:
-    if deployment.partition is None:
-        return
-    source = "vLLM 0.32 distributed/utils.py, v1/core/kv_cache_utils.py"
-    if len(deployment.partition) != deployment.stages:
-        message = f"the partition has {len(deployment.partition)} entries for {deployment.stages} stages"
-        yield Violation("partition", message, source)
-    for reason in illegal_reasons(deployment.architecture, deployment.partition):
-        yield Violation("partition", reason, source)
+    return partition_faults(deployment, "vLLM 0.32 distributed/utils.py, v1/core/kv_cache_utils.py")
 
 
 def draft_method(effective: Effective) -> str:

@@ -57,13 +57,13 @@ class Recording:
         return simulate_sglang(self.requests, self.settings, self.costs, self.overheads, record_steps=True)
 
 
-def verify(path: Path) -> list[Agreement]:
+def verify(file: Path) -> list[Agreement]:
     """Simulate every record of a file and compare.
 
     Raises:
         SpecError: the file is not a recording; names file and key.
     """
-    return [compare(recording) for recording in read(path)]
+    return [compare(recording) for recording in read(file)]
 
 
 def compare(recording: Recording) -> Agreement:
