@@ -18,12 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from partitune.candidate import Candidate, Knob, Measurement, Result, StageReport
-from partitune.execution.pools.pools import RayPool
+from partitune.candidate import Candidate, Knob, Measurement, Result, StageReport, Submission
+from partitune.execution.pools.ray import RayPool
 from partitune.planning.resolve import resolve
-from partitune.search.budget import Budget
+from partitune.search.budget import Budget, Progress
+from partitune.search.events import Unwatched
 from partitune.search.loop import search
-from partitune.search.space import Proposal, Space
+from partitune.search.space import Space
 from partitune.spec.search_space import load_search_space
 from partitune.store import Store
 
@@ -55,7 +56,7 @@ class Points:
         self._partition = list(space.problem.default_partition)
         self._number = 0
 
-    def ask(self) -> Proposal:
+    def ask(self) -> Submission:
         """The next one; every one is new."""
         self._number += 1
         partition, left = list(self._partition), self._number
@@ -64,9 +65,9 @@ class Points:
             partition[stage] += shift - 2
             partition[stage + 1] -= shift - 2
         knobs: dict[str, Knob] = {**self._start, "max_num_batched_tokens": (512, 1024, 2048)[self._number % 3]}
-        return Proposal(Candidate(tuple(partition), knobs), "sampler", f"front-{self._number % 5}")
+        return Submission(Candidate(tuple(partition), knobs), "sampler", f"front-{self._number % 5}")
 
-    def tell(self, result: Result, label: str) -> None:
+    def tell(self, submission: Submission, result: Result) -> None:
         """Learn nothing."""
 
 
@@ -78,9 +79,9 @@ class Recorder:
     number: int = 0
     memory_mib: tuple[int, ...] = ()
 
-    def record(self, result: Result, label: str) -> int:
+    def record(self, submission: Submission, result: Result) -> int:
         """Commit one trial."""
-        self.store.record(SPACE, self.number, result, label)
+        self.store.record(SPACE, self.number, result, submission.label)
         self.number += 1
         if self.number in (TRIALS // 10, TRIALS):
             self.memory_mib += (resident_mib(),)
@@ -109,11 +110,11 @@ def through_ray(database: Path) -> None:
             SPACE, spec.resolved(), engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=0
         )
         recorder = Recorder(store)
-        search(Points(Space(resolve(spec), spec)), pool, Recorder(_Nowhere()), Budget(500))  # type: ignore[arg-type]
-        bare_s = timed(lambda: search(points, pool, Recorder(_Nowhere()), Budget(2000)))  # type: ignore[arg-type]
+        search(Points(Space(resolve(spec), spec)), pool, Recorder(_Nowhere()), Budget(500), Progress(), Unwatched())  # type: ignore[arg-type]
+        bare_s = timed(lambda: search(points, pool, Recorder(_Nowhere()), Budget(2000), Progress(), Unwatched()))  # type: ignore[arg-type]
         print(f"through Ray ({pool.free_slots} workers):        {2000 / bare_s:6.0f} trials/s")
         points = Points(Space(resolve(spec), spec))
-        stored_s = timed(lambda: search(points, pool, recorder, Budget(TRIALS)))
+        stored_s = timed(lambda: search(points, pool, recorder, Budget(TRIALS), Progress(), Unwatched()))
         print(f"through Ray into the database:  {TRIALS / stored_s:6.0f} trials/s")
     print(f"memory after {TRIALS // 10} and {TRIALS} trials: {' and '.join(map(str, recorder.memory_mib))} MiB")
 

@@ -29,13 +29,14 @@ from benchmarks.synthetic_instances import (
     true_costs,
     with_costs,
 )
-from partitune.candidate import Candidate, Knob, Measurement, Objective, Outcome, Result
+from partitune.candidate import Candidate, Knob, Measurement, Objective, Outcome, Result, Submission
 from partitune.execution.driver import MEMORY_CONSTRAINT
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS
 from partitune.planning.solver import Solution
+from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import Proposer
-from partitune.search.space import FREE_PLAN, PLAN, Domain, Proposal, Space, repaired
+from partitune.search.space import FREE_PLAN, PLAN, Domain, Space, repaired
 from partitune.spec.knobs import RealRange, WholeRange
 
 INSTANCES = 20
@@ -61,23 +62,23 @@ class NestedSpace:
         """As `Space.parameters`."""
         return {**FLAGS, PLAN: (DEFAULT_PLAN, *FRONT_PLANS)}
 
-    def first_proposals(self) -> Iterator[Proposal]:
+    def first_proposals(self) -> Iterator[Submission]:
         """As `Space.first_proposals`."""
-        yield Proposal(Candidate(DEFAULT_PARTITION, DEFAULT_FLAGS), "default", DEFAULT_PLAN)
-        yield Proposal(Candidate(self._planned(EXACT_PLAN, DEFAULT_FLAGS), DEFAULT_FLAGS), "exact", EXACT_PLAN)
+        yield Submission(Candidate(DEFAULT_PARTITION, DEFAULT_FLAGS), "default", DEFAULT_PLAN)
+        yield Submission(Candidate(self._planned(EXACT_PLAN, DEFAULT_FLAGS), DEFAULT_FLAGS), "exact", EXACT_PLAN)
         best = sorted(_every_setting(), key=lambda flags: -self._believed_tok_s(DEFAULT_PARTITION, flags))[:5]
         tried = [(plan, self._planned(plan, flags), flags) for flags in best for plan in FRONT_PLANS]
         plan, partition, flags = max(tried, key=lambda one: self._believed_tok_s(one[1], one[2]))
-        yield Proposal(Candidate(partition, flags), "predicted", plan)
+        yield Submission(Candidate(partition, flags), "predicted", plan)
 
     def _believed_tok_s(self, partition: tuple[int, ...], flags: Mapping[str, Knob]) -> float:
         served = self._server.serve(partition, flags)
         return served.tok_s if served.feasible else 0.0
 
-    def decode(self, params: Mapping[str, Knob]) -> Proposal:
+    def decode(self, params: Mapping[str, Knob]) -> Submission:
         """As `Space.decode`."""
         plan, flags = str(params[PLAN]), {name: params[name] for name in FLAGS}
-        return Proposal(Candidate(self._planned(plan, flags), flags), "sampler", plan)
+        return Submission(Candidate(self._planned(plan, flags), flags), "sampler", plan)
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob]:
         """As `Space.encode`."""
@@ -102,15 +103,15 @@ class FlatSpace:
         low, high = _BOUNDS[0]
         return {**FLAGS, **{f"layers_{stage}": WholeRange(low=low, high=high) for stage in range(STAGES)}}
 
-    def first_proposals(self) -> Iterator[Proposal]:
+    def first_proposals(self) -> Iterator[Submission]:
         """As `Space.first_proposals`."""
-        yield Proposal(Candidate(DEFAULT_PARTITION, DEFAULT_FLAGS), "default", DEFAULT_PLAN)
+        yield Submission(Candidate(DEFAULT_PARTITION, DEFAULT_FLAGS), "default", DEFAULT_PLAN)
 
-    def decode(self, params: Mapping[str, Knob]) -> Proposal:
+    def decode(self, params: Mapping[str, Knob]) -> Submission:
         """As `Space.decode`."""
         weights = [int(params[f"layers_{stage}"]) for stage in range(STAGES)]
         flags = {name: params[name] for name in FLAGS}
-        return Proposal(Candidate(repaired(weights, _BOUNDS, LAYERS), flags), "sampler", FREE_PLAN)
+        return Submission(Candidate(repaired(weights, _BOUNDS, LAYERS), flags), "sampler", FREE_PLAN)
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob]:  # noqa: ARG002 - as `Space.encode`
         """As `Space.encode`."""
@@ -122,10 +123,10 @@ class RandomProposer:
 
     def __init__(self, space: NestedSpace | FlatSpace, seed: int) -> None:
         self._space, self._random = space, np.random.default_rng(seed)
-        self._first: list[Proposal] = [next(space.first_proposals())]
+        self._first: list[Submission] = [next(space.first_proposals())]
         self._known: set[str] = set()
 
-    def ask(self) -> Proposal:
+    def ask(self) -> Submission:
         """The next new point."""
         while self._first:
             return self._first.pop()
@@ -134,7 +135,7 @@ class RandomProposer:
             if proposal.candidate.digest not in self._known:
                 return proposal
 
-    def tell(self, result: Result, label: str) -> None:  # noqa: ARG002 - as a proposer
+    def tell(self, submission: Submission, result: Result) -> None:  # noqa: ARG002 - as a proposer
         """Remember it."""
         self._known.add(result.candidate.digest)
 
@@ -146,7 +147,8 @@ class RandomProposer:
 
 def proposer(space: NestedSpace | FlatSpace | FailingSpace, seed: int) -> Proposer:
     """The product's own, over a made-up space."""
-    return OptunaProposer(cast("Space", space), [THROUGHPUT], (LIMITED,), seed)
+    sampler = OptunaProposer(cast("Space", space), [THROUGHPUT], (LIMITED,), seed)
+    return FirstsProposer(space.first_proposals(), sampler)
 
 
 def regrets(proposer: Proposer, truth: Server, best: float, launches: int, noise: float, seed: int) -> list[float]:
@@ -157,7 +159,7 @@ def regrets(proposer: Proposer, truth: Server, best: float, launches: int, noise
     while len(found) < launches and (proposal := proposer.ask()) is not None:
         served = truth.serve(proposal.candidate.partition, proposal.candidate.knobs)
         seen = served.tok_s * (1 + noise * random.standard_normal())
-        proposer.tell(result_of(proposal.candidate, served, seen), proposal.label)
+        proposer.tell(proposal, result_of(proposal.candidate, served, seen))
         if served.short_gb > 0:
             continue
         if served.feasible and seen > reading:
@@ -185,13 +187,13 @@ class FailingSpace:
         """As `Space.parameters`."""
         return {"x": RealRange(low=0.0, high=100.0)}
 
-    def first_proposals(self) -> Iterator[Proposal]:
+    def first_proposals(self) -> Iterator[Submission]:
         """As `Space.first_proposals`."""
-        yield Proposal(Candidate((1,), {"x": 10.0}), "default", DEFAULT_PLAN)
+        yield Submission(Candidate((1,), {"x": 10.0}), "default", DEFAULT_PLAN)
 
-    def decode(self, params: Mapping[str, Knob]) -> Proposal:
+    def decode(self, params: Mapping[str, Knob]) -> Submission:
         """As `Space.decode`."""
-        return Proposal(Candidate((1,), dict(params)), "sampler", DEFAULT_PLAN)
+        return Submission(Candidate((1,), dict(params)), "sampler", DEFAULT_PLAN)
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob]:  # noqa: ARG002 - as `Space.encode`
         """As `Space.encode`."""
@@ -206,7 +208,7 @@ def failures(seed: int, trials: int = 100) -> tuple[float, int]:
         proposal = search.ask()
         assert proposal is not None  # a range of reals is never exhausted
         x = float(proposal.candidate.knobs["x"])
-        search.tell(result_of(proposal.candidate, Served(x, x - 60.0, -1.0), x), proposal.label)
+        search.tell(proposal, result_of(proposal.candidate, Served(x, x - 60.0, -1.0), x))
         best, failed = (best, failed + 1) if x > 60 else (max(best, x), failed)
     return best, failed
 

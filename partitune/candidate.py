@@ -2,7 +2,8 @@
 
 Decision: frozen and JSON-able both ways, with a content hash, so that a duplicate is recognised by what it is and a
 stored trial can be replayed into a new sampler. Failure is a value: five outcomes, each but `ok` with a reason, and
-nothing is ever scored 0 or infinity.
+nothing is ever scored 0 or infinity. Whoever proposes, runs, records and watches passes on the same Submission, so that
+nobody takes a text apart again to learn why a trial was tried.
 """
 
 from __future__ import annotations
@@ -64,6 +65,38 @@ class Candidate:
     def from_json(cls, data: Mapping[str, Any]) -> Candidate:
         """Inverse of `to_json`."""
         return cls.of_settings(map(int, data["partition"]), data["knobs"])
+
+
+#: Origin of the engine's own split with its own flags, which all others are compared with.
+DEFAULT = "default"
+#: Origin of what a sampler made up.
+SAMPLER = "sampler"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One run of a candidate."""
+
+    candidate: Candidate
+    origin: str = ""  # why it is tried: default, exact, predicted, seed, sampler, screen
+    plan: str = ""  # that gave its partition
+    repeat: int = 0  # which run of the candidate; 0 is its trial, others have another load
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What its result is known by."""
+        return self.candidate.digest, self.repeat
+
+    @property
+    def label(self) -> str:
+        """`origin:plan`, as it is stored and shown."""
+        return f"{self.origin}:{self.plan}"
+
+    @classmethod
+    def labelled(cls, candidate: Candidate, label: str) -> Submission:
+        """The trial of a candidate that was stored under `label`."""
+        origin, _, plan = label.partition(":")
+        return cls(candidate, origin, plan)
 
 
 Direction = Literal["maximize", "minimize"]

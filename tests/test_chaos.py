@@ -237,23 +237,24 @@ def test_twenty_kills_lose_nothing_repeat_nothing_and_leave_nothing(tmp_path: Pa
 AWAY = """
 import sys, time
 from partitune.errors import ClusterError
-from partitune.execution.pools.pools import RayPool
+from partitune.execution.pools.ray import RayPool
+from partitune.candidate import Submission
 from partitune.candidate import Candidate
 from tests.scripted import ScriptedDriver
 pool = RayPool(ScriptedDriver(), address=sys.argv[1], patience_s=3)
 pool.start()
-pool.submit(Candidate((1,), {"act": "ok"}))
+pool.submit(Submission(Candidate((1,), {"act": "ok"})))
 while (result := pool.next_done(1)) is None:
     pass
 print(result.outcome, flush=True)
 try:
     while True:
         if pool.free_slots:
-            pool.submit(Candidate((2,), {"act": "slow"}))
+            pool.submit(Submission(Candidate((2,), {"act": "slow"})))
         result = pool.next_done(1)
         if result is not None and result.outcome == "lost":
             print(result.outcome, pool.free_slots, pool.description, flush=True)
-            pool.submit(result.candidate)
+            pool.submit(Submission(result.candidate))
 except ClusterError as error:
     print("gave up:", error)
 """
@@ -283,19 +284,20 @@ def test_a_cluster_that_stays_away_is_waited_for_and_then_given_up() -> None:
 
 BACK = """
 import sys
-from partitune.execution.pools.pools import RayPool
+from partitune.execution.pools.ray import RayPool
+from partitune.candidate import Submission
 from partitune.candidate import Candidate
 from tests.scripted import ScriptedDriver
 with RayPool(ScriptedDriver(), address=sys.argv[1], patience_s=120) as pool:
     first, second = Candidate((1,), {"act": "ok"}), Candidate((2,), {"act": "ok"})
-    pool.submit(first)
+    pool.submit(Submission(first))
     while (result := pool.next_done(1)) is None:
         pass
     print(result.outcome, flush=True)
     while pool.free_slots:
         pool.next_done(1)
     print(pool.description, flush=True)
-    pool.submit(second)
+    pool.submit(Submission(second))
     while (result := pool.next_done(1)) is None:
         pass
     print(result.outcome, result.candidate == second, pool.running, pool.description, flush=True)

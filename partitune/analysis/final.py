@@ -39,6 +39,11 @@ class Run:
         """Which load it answers: the same for all runs of a round, and new in every round. 0 is that of the trials."""
         return self.repeat if self.phase == "selection" else MOST_ROUNDS + self.repeat
 
+    @classmethod
+    def under(cls, load: int, trial: int) -> Run:
+        """The run in which a trial answered `load`, from 1."""
+        return cls("selection", load, trial) if load <= MOST_ROUNDS else cls("verdict", load - MOST_ROUNDS, trial)
+
     @property
     def text(self) -> str:
         """As a person calls it."""

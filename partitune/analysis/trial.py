@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from partitune.candidate import Result
+from partitune.candidate import DEFAULT, Result, Submission
 from partitune.partition import format_partition
 
 
@@ -24,7 +24,12 @@ class Trial:
     @property
     def is_default(self) -> bool:
         """True for the engine's own split with its own flags."""
-        return self.origin.startswith("default:")
+        return self.submission.origin == DEFAULT
+
+    @property
+    def submission(self) -> Submission:
+        """What was asked for, as `origin` says it in one text."""
+        return Submission.labelled(self.result.candidate, self.origin)
 
     @property
     def started_at(self) -> datetime:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from partitune.commands.command import Commands, add_command
 from partitune.commands.space_arguments import add_space_arguments, space_of
 from partitune.errors import Refused
+from partitune.search.events import Unwatched
 
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
     from partitune.candidate import Result
@@ -39,16 +40,20 @@ def _launch(arguments: argparse.Namespace) -> int:
     problem = problem.on(candidate.layout)
     driver = starting_driver(problem, space, runner)
     if not arguments.dry_run:
-        return _show(launch(driver, runner, candidate, arguments.ray_address, _say), arguments.json)
+        return _show(launch(driver, runner, candidate, arguments.ray_address, _Said()), arguments.json)
     try:
         return _show_dry_run(dry_run(driver, runner, candidate), arguments.json)
     except Refused as error:
-        _say(str(error))
+        _Said().said(str(error))
         return 1
 
 
-def _say(text: str) -> None:
-    print(f"partitune: {text}", file=sys.stderr)
+class _Said(Unwatched):
+    """A launch is watched for what is said alone."""
+
+    def said(self, text: str) -> None:
+        """On stderr, as the engine's own words do not come there."""
+        print(f"partitune: {text}", file=sys.stderr)
 
 
 def _show_dry_run(shown: DryRun, as_json: bool) -> int:

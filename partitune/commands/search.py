@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from partitune.commands.command import Commands, add_command
 from partitune.commands.space_arguments import add_space_arguments, space_of
 from partitune.commands.study_arguments import add_output_arguments, explained_summary_of
-
-if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
-    from partitune.search.budget import Progress
-    from partitune.store import Store
 
 
 def add_search(commands: Commands) -> None:
@@ -46,9 +41,9 @@ def add_search(commands: Commands) -> None:
 
 def _search(arguments: argparse.Namespace) -> int:
     from partitune.report.output import stdout
-    from partitune.report.progress import Watcher
+    from partitune.report.progress import TerminalWatcher
     from partitune.report.study import print_summary
-    from partitune.search.study import Plan, objectives_of, run, stored_search
+    from partitune.search.study import StudyOrder, objectives_of, run, stored_search
     from partitune.spec.overrides import with_settings
     from partitune.spec.runner import load_runner
 
@@ -58,17 +53,14 @@ def _search(arguments: argparse.Namespace) -> int:
     study = arguments.resume or (spec.name if arguments.study is None else arguments.study)
     where = (arguments.db, study, arguments.pool, arguments.ray_address)
     asked = {"extend": arguments.extend, "accept_changes": arguments.accept_changes}
-    plan = Plan(spec, load_runner(arguments.runner or runner), *where, **asked)
-    found: list[bool] = []
-
-    def finished(store: Store, progress: Progress) -> None:
+    order = StudyOrder(spec, load_runner(arguments.runner or runner), *where, **asked)
+    with (
+        TerminalWatcher(objectives_of(spec), spec.budget.trials, quiet=arguments.quiet) as watcher,
+        run(order, watcher) as (store, progress),
+    ):
         summary = explained_summary_of(store, study)
-        found.append(summary.best is not None)
         if arguments.json:
             print(json.dumps({**summary.to_json(), "stopped": progress.stopped}), flush=True)
         else:
             print_summary(stdout(), summary, progress.stopped)
-
-    with Watcher(objectives_of(spec), spec.budget.trials, quiet=arguments.quiet) as watcher:
-        run(plan, watcher, finished, watcher.say)
-    return 0 if all(found) else 1
+    return 0 if summary.best is not None else 1

@@ -16,16 +16,15 @@ from rich.live import Live
 from rich.text import Text
 
 from partitune.analysis.figures import figure
-from partitune.candidate import Objective, Outcome, Result
+from partitune.candidate import SAMPLER, Objective, Outcome, Result, Submission
 from partitune.partition import format_partition
 
 if TYPE_CHECKING:  # values to draw: what works them out is not imported
     from partitune.search.budget import Progress
-    from partitune.search.space import Proposal
 
 
-class Watcher:
-    """Shows a running search. Call it as the loop's `watch`."""
+class TerminalWatcher:
+    """Shows what a `search.events.Watcher` is told. A context manager: leaving it takes the moving line away."""
 
     def __init__(self, objectives: Sequence[Objective], trials: int, *, quiet: bool) -> None:
         self._objective = objectives[0]
@@ -48,19 +47,25 @@ class Watcher:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, text: str) -> None:
+    def said(self, text: str) -> None:
         """One line above the moving one."""
         self._console.print(Text(text))
 
-    def __call__(
-        self, progress: Progress, number: int | None, proposal: Proposal | None, result: Result | None
-    ) -> None:
-        """Show what just happened: a trial that is better than all before gets a line that stays."""
-        if result is not None and proposal is not None and self._is_news(result, proposal):
+    def submitted(self, progress: Progress, submission: Submission) -> None:  # noqa: ARG002 - only how many count
+        """Show how many run."""
+        self.tick(progress)
+
+    def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
+        """A trial that is better than all before gets a line that stays."""
+        if not submission.repeat and self._is_news(result, submission):
             name = self._objective.metric
             value = result.reason or f"{name} {figure(result.metric(name), name)}"
             partition = format_partition(result.candidate.partition)
-            self.say(f"trial {number} ({proposal.label}) {partition} {result.outcome}: {value}")
+            self.said(f"trial {number} ({submission.label}) {partition} {result.outcome}: {value}")
+        self.tick(progress)
+
+    def tick(self, progress: Progress) -> None:
+        """Draw the moving line anew."""
         if self._live is not None:
             counts = ", ".join(f"{count} {outcome}" for outcome, count in progress.outcomes.items()) or "none yet"
             line = progress.phase or f"{progress.finished}/{self._trials} trials ({counts})"
@@ -68,11 +73,11 @@ class Watcher:
             line += f", {time.monotonic() - self._start:.0f} s, {progress.where}"
             self._live.update(Text(line), refresh=True)
 
-    def _is_news(self, result: Result, proposal: Proposal) -> bool:
+    def _is_news(self, result: Result, submission: Submission) -> bool:
         value = result.metric(self._objective.metric)
         if result.outcome is not Outcome.OK or value is None:
-            return proposal.origin != "sampler"
+            return submission.origin != SAMPLER
         better = self._best is None or self._objective.cost(value) < self._objective.cost(self._best)
         if better:
             self._best = value
-        return better or proposal.origin != "sampler"
+        return better or submission.origin != SAMPLER

@@ -43,7 +43,7 @@ def _sentences(summary: Summary, stopped: str, *, every: bool) -> Iterable[str]:
     if summary.best is not None:
         yield f"best:    {_trial_text(summary, summary.best)}"
     for trial in () if every else summary.trials:
-        if trial.origin.startswith(("exact:", "seed:")) and trial.result.outcome is not Outcome.OK:
+        if trial.submission.origin in ("exact", "seed") and trial.result.outcome is not Outcome.OK:
             yield f"not ok:  {_trial_text(summary, trial)}"
     yield f"why: {summary.why}"
     yield from summary.layouts_tried()

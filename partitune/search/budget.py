@@ -15,15 +15,17 @@ from partitune.candidate import Outcome, Result
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When to stop: trials count those already stored."""
+    """When to stop."""
 
-    trials: int
+    trials: int | None  # with those already stored; None: any number
     hours: float | None = None  # of this run
     gpu_hours: float | None = None  # of all trials: GPUs x their duration
     later_runs: int = 0  # of the final: the search leaves hours for them, each as long as a trial was
 
     def spent(self, progress: Progress, slots: int = 1) -> str:
-        """Why nothing may start; empty while something may. At most half of a budget is left to later runs."""
+        """Why nothing may start; empty while something may. At most half of the hours is left to later runs."""
+        if self.trials is not None and progress.finished + progress.running >= self.trials:
+            return f"the budget of {self.trials} trials is spent"
         later_s = self.later_runs * progress.busy_s / max(1, progress.outcomes.total())
         words = "spent but for the final" if later_s else "spent"
         if self.hours is not None:
@@ -41,7 +43,7 @@ class Budget:
 class Progress:
     """What the loop tells whoever watches."""
 
-    finished: int = 0
+    finished: int = 0  # trials; the runs of a final are none
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     running: int = 0
     gpus: int = 0  # that a trial takes
@@ -54,6 +56,7 @@ class Progress:
 
     def count(self, result: Result, running: int) -> None:
         """One more that ended; so many still run."""
+        self.finished += not result.repeat
         self.outcomes[result.outcome] += 1
         self.busy_s += result.duration_s
         self.gpu_hours += self.gpus * result.duration_s / 3600

@@ -7,11 +7,10 @@ and no cluster; addresses of nodes that only Ray knows are stood in for by those
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from partitune.candidate import Candidate, Result
+from partitune.candidate import Candidate, Result, Submission
 from partitune.errors import SpecError
 from partitune.execution.command import CommandDriver, command_for
 from partitune.execution.driver import Driver
@@ -22,7 +21,9 @@ from partitune.execution.processes.node import LocalNode
 from partitune.execution.ray.cluster import reach
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.planning.problem import Problem
-from partitune.search.loop import TICK_S
+from partitune.search.budget import Budget, Progress
+from partitune.search.events import Watcher
+from partitune.search.loop import search
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 
@@ -51,22 +52,39 @@ def starting_driver(problem: Problem, space: SearchSpace, runner: Runner) -> Dri
     return choose_driver(problem, space, runner)
 
 
-def launch(
-    driver: Driver, runner: Runner, candidate: Candidate, ray_address: str | None, say: Callable[[str], None]
-) -> Result:
-    """Measure `candidate` once. `say` takes what a person should know meanwhile.
+@dataclass(slots=True)
+class _Once:
+    """Asks for one candidate and keeps what it gave: proposer and recorder of a launch."""
+
+    candidate: Candidate
+    results: list[Result] = field(default_factory=list)
+
+    def ask(self) -> Submission:
+        """The one; the budget says that there is no second."""
+        return Submission(self.candidate)
+
+    def tell(self, submission: Submission, result: Result) -> None:
+        """Nothing follows from it."""
+
+    def record(self, submission: Submission, result: Result) -> int:  # noqa: ARG002 - there is one
+        """Keep the result."""
+        self.results.append(result)
+        return 0
+
+
+def launch(driver: Driver, runner: Runner, candidate: Candidate, ray_address: str | None, watcher: Watcher) -> Result:
+    """Measure `candidate` once; once more where infrastructure took it.
 
     Raises:
         SpecError: the installed engine lacks a flag; ClusterError: Ray, or too few GPUs.
     """
     reach(ray_address)
+    once = _Once(candidate)
     with choose_pool(driver, runner, "ray", ray_address) as pool:
         for line in pool.prepare():
-            say(line)
-        pool.submit(candidate)
-        while (result := pool.next_done(TICK_S)) is None:
-            pass  # a pool looks after its cluster meanwhile
-        return result
+            watcher.said(line)
+        search(once, pool, once, Budget(1), Progress(), watcher)
+        return once.results[0]
 
 
 def dry_run(driver: Driver, runner: Runner, candidate: Candidate) -> DryRun:

@@ -1,83 +1,82 @@
 """The loop: propose, submit, wait for any, record, tell.
 
 Decision: everything a search needs is handed in, and the loop does nothing but move values between its collaborators,
-so it reads in one minute and is tested with any of them replaced. A result is committed before the proposer hears of
-it: what was learnt is always on disk.
+so it reads in one minute and is tested with any of them replaced. There is one loop: a screen is a search on the
+simulator, a final a search whose proposer asks for what is due, a launch a search of one. A result is committed before
+the proposer hears of it: what was learnt is always on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
-from partitune.candidate import Outcome, Result
-from partitune.execution.pools.pools import Pool
+from partitune.candidate import Outcome, Result, Submission
+from partitune.execution.pools.pool import Pool
 from partitune.search.budget import Budget, Progress
+from partitune.search.events import Watcher
 from partitune.search.proposers.proposer import Proposer
-from partitune.search.space import Proposal
 
 #: How long one wait for a result lasts before the loop looks at its budget again.
 TICK_S = 1.0
 
 
 class Recorder(Protocol):
-    """Where finished trials go, durably."""
+    """Where what ended goes, durably."""
 
-    def record(self, result: Result, label: str) -> int:
-        """Commit one trial and return its number."""
+    def record(self, submission: Submission, result: Result) -> int:
+        """Commit one run and return the number of its trial."""
         ...
 
 
 def search(
-    proposer: Proposer,
-    pool: Pool,
-    recorder: Recorder,
-    budget: Budget,
-    *,
-    already: int = 0,
-    gpus: int = 0,
-    gpu_hours: float = 0.0,
-    watch: Callable[[Progress, int | None, Proposal | None, Result | None], None] = lambda *_: None,
-) -> Progress:
-    """Run until the budget is spent or nothing new is left.
+    proposer: Proposer, pool: Pool, recorder: Recorder, budget: Budget, progress: Progress, watcher: Watcher
+) -> str:
+    """Run until the budget is spent or nothing is left to ask for.
 
-    `already` trials and `gpu_hours` of the budget are in the store; a trial takes `gpus` GPUs.
+    Args:
+        proposer: says what to run, and has been told what ran before.
+        pool: where it runs, entered.
+        recorder: commits each run before anything follows from it.
+        budget: when to start nothing more; what runs then is waited for.
+        progress: where it stands; goes on as runs end.
+        watcher: hears of every step.
+
+    Returns:
+        Why it ended.
+
+    Raises:
+        ClusterError: the pool's cluster stays away.
     """
-    progress = Progress(finished=already, gpus=gpus, gpu_hours=gpu_hours)
-    in_flight: dict[str, Proposal] = {}
-    rerun: set[str] = set()
+    in_flight: dict[tuple[str, int], Submission] = {}
+    rerun: set[tuple[str, int]] = set()
+    asked: Submission | None = None  # and not submitted, for want of a slot
+    stopped = ""
     while True:
-        while pool.free_slots and progress.finished + len(in_flight) < budget.trials and not progress.stopped:
-            progress.stopped = budget.spent(progress, pool.free_slots + pool.running)
-            if progress.stopped:
+        while not stopped and (pool.free_slots or not in_flight):
+            stopped = budget.spent(progress, pool.free_slots + pool.running)
+            if not stopped and (asked := asked or proposer.ask()) is None and not in_flight:
+                stopped = "nothing new left to try in this space"
+            if stopped or asked is None or not pool.free_slots:
                 break
-            proposal = proposer.ask()
-            if proposal is None:
-                if not in_flight:
-                    progress.stopped = "nothing new left to try in this space"
-                break
-            in_flight[proposal.candidate.digest] = proposal
-            progress.where = pool.description
-            pool.submit(proposal.candidate)
-            progress.running = len(in_flight)
-            watch(progress, None, proposal, None)
-        if not in_flight and (progress.stopped or progress.finished >= budget.trials):
-            break
+            in_flight[asked.key] = asked
+            progress.where, progress.running = pool.description, len(in_flight)
+            pool.submit(asked)
+            watcher.submitted(progress, asked)
+            asked = None
+        if stopped and not in_flight:
+            return stopped
         progress.where = pool.description
         result = pool.next_done(TICK_S)
         if result is None:
-            watch(progress, None, None, None)
+            watcher.tick(progress)
             continue
-        digest = result.candidate.digest
-        if result.outcome is Outcome.LOST and digest not in rerun:
-            rerun.add(digest)  # infrastructure took it: once more, and only once
-            pool.submit(result.candidate)
+        key = (result.candidate.digest, result.repeat)
+        if result.outcome is Outcome.LOST and key not in rerun:
+            rerun.add(key)  # infrastructure took it: once more, and only once
+            pool.submit(in_flight[key])
             continue
-        proposal = in_flight.pop(digest)
-        number = recorder.record(result, proposal.label)
-        proposer.tell(result, proposal.label)
-        progress.finished += 1
+        submission = in_flight.pop(key)
+        number = recorder.record(submission, result)
+        proposer.tell(submission, result)
         progress.count(result, len(in_flight))
-        watch(progress, number, proposal, result)
-    progress.stopped = progress.stopped or f"the budget of {budget.trials} trials is spent"
-    return progress
+        watcher.finished(progress, number, submission, result)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
-from partitune.candidate import LAYOUT, Candidate, Knob
+from partitune.candidate import LAYOUT, Candidate, Knob, Submission
 from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.partition import Partition
@@ -30,20 +29,6 @@ PLAN = "plan"
 _PLANNED = 5
 FREE_PLAN = "free"
 Domain = tuple[Knob, ...] | WholeRange | RealRange
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A candidate, why it is tried (`default`, `exact`, `seed`, `sampler`) and the plan that gave its partition."""
-
-    candidate: Candidate
-    origin: str
-    plan: str
-
-    @property
-    def label(self) -> str:
-        """`origin:plan`, as stored with the trial."""
-        return f"{self.origin}:{self.plan}"
 
 
 class Space:
@@ -84,7 +69,7 @@ class Space:
         known = {**default, **asynchronous, **problem.baseline}
         return {name: known[name] for name in self._knobs if name in known}
 
-    def first_proposals(self) -> Iterator[Proposal]:
+    def first_proposals(self) -> Iterator[Submission]:
         """The engine's default, the believed optimum (if anything fits), the seeds: all with the starting knobs.
 
         Last what closed form believes to be the fastest flags.
@@ -103,12 +88,12 @@ class Space:
 
     def _proposal(
         self, partition: Partition, knobs: Mapping[str, Knob], origin: str, plan: str, layout: str | None = None
-    ) -> Proposal:
+    ) -> Submission:
         """A candidate of this space, on its own layout unless another is named; it names one where layouts vary."""
         named = (layout or self.problem.layout.name) if len(self._layouts) > 1 else None
-        return Proposal(Candidate(partition, knobs, named), origin, plan)
+        return Submission(Candidate(partition, knobs, named), origin, plan)
 
-    def _predicted_proposal(self, start: Mapping[str, Knob]) -> Iterator[Proposal]:
+    def _predicted_proposal(self, start: Mapping[str, Knob]) -> Iterator[Submission]:
         """Flags and plan that closed form finds fastest on the first layout, if anything fits there."""
         found = []
         for knobs in fastest_first(self.problem, self._knobs, start)[:_PLANNED]:
@@ -130,7 +115,7 @@ class Space:
             self._planners[layout] = Planner(problem, bounds, ())
         return self._planners[layout]
 
-    def decode(self, params: Mapping[str, Knob]) -> Proposal:
+    def decode(self, params: Mapping[str, Knob]) -> Submission:
         """The candidate of sampled parameters; a parameter that cannot vary takes its only or starting value.
 
         Raises:

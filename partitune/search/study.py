@@ -12,30 +12,32 @@ as they go.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from partitune.analysis.figures import figure
-from partitune.analysis.final import Rules, Run, measured_value, most_runs
+from partitune.analysis.final import Rules, most_runs
 from partitune.analysis.summary import final_of
-from partitune.candidate import Objective, Result
+from partitune.candidate import Objective, Result, Submission
 from partitune.engines.speculation import speculation_note
 from partitune.errors import SpecError, StoreError
 from partitune.execution.drivers import choose_driver
 from partitune.execution.pools.choice import choose_pool
-from partitune.execution.pools.pools import Pool
+from partitune.execution.pools.pool import Pool
 from partitune.execution.ray.cluster import reach
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.resolve import resolve
 from partitune.search.budget import Budget, Progress
-from partitune.search.finals import play
+from partitune.search.events import Watcher
 from partitune.search.loop import search
+from partitune.search.proposers.final import FinalProposer
+from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import Proposer
-from partitune.search.proposers.screened import ScreenedProposer
-from partitune.search.screens import keep, stored_screen
-from partitune.search.space import Proposal, Space
+from partitune.search.proposers.screened import OPENING, ScreenedProposer
+from partitune.search.screen import Screen
+from partitune.search.space import Space
 from partitune.spec.catalog import NAME, SUFFIXES
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -46,11 +48,10 @@ from partitune.store.trial_log import TrialLog
 MAY_DIFFER = ("budget", "description", "indifference_zone")
 #: Keys that say where else to look: finished trials mean the same under another value.
 EXTENDS = ("knobs", "seeds", "objectives")
-Watch = Callable[[Progress, int | None, Proposal | None, Result | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StudyOrder:
     """What to search, where the results go and where candidates run."""
 
     spec: SearchSpace
@@ -62,33 +63,10 @@ class Plan:
     extend: bool = False  # go on with a study though knobs, seeds or objectives changed
     accept_changes: bool = False  # and whatever else changed, without the trials so far
 
-
-@dataclass(slots=True)
-class _Recorder:
-    """Gives finished trials their number and commits them."""
-
-    store: Store
-    study: str
-    next_number: int
-    log: TrialLog
-    metric: str  # of the first objective
-    say: Callable[[str], None]
-
-    def record(self, result: Result, label: str) -> int:
-        """Commit one trial and return its number."""
-        number = self.next_number
-        self.store.record(self.study, number, result, label)
-        self.log.write(number, label, result)
-        self.next_number += 1
-        return number
-
-    def record_run(self, run: Run, result: Result) -> None:
-        """Commit one run of the final."""
-        self.store.record_repeat(self.study, run, result)
-        self.log.write(run.trial, f"{run.phase}:{run.repeat}", result)
-        value = result.metric(self.metric)
-        said = result.reason if value is None else f"{self.metric} {figure(value, self.metric)}"
-        self.say(f"final, {run.text}: {result.outcome}: {said}")
+    @property
+    def launches(self) -> bool:
+        """True where candidates are started, not only simulated."""
+        return self.runner.driver != "simulator"
 
 
 def objectives_of(spec: SearchSpace) -> tuple[Objective, ...]:
@@ -115,161 +93,180 @@ def stored_search(database: str, study: str) -> tuple[SearchSpace, str]:
         return SearchSpace.from_mapping(record.spec, source=f"{store.label}: study {study}"), record.runner
 
 
-def start(plan: Plan) -> tuple[Space, Pool]:
-    """Look up and check everything of `plan` that can be wrong, before anything is written.
+def start(order: StudyOrder) -> tuple[Space, Pool]:
+    """Look up and check everything of `order` that can be wrong, before anything is written.
 
     Raises:
         SpecError: names the file and line; StoreError: the study's name; ClusterError: nothing listens at the address.
     """
-    problem = resolve(plan.spec)
-    driver = choose_driver(problem, plan.spec, plan.runner)
-    space = Space(problem, plan.spec)
-    if plan.pool == "local" and plan.ray_address is not None:
+    problem = resolve(order.spec)
+    driver = choose_driver(problem, order.spec, order.runner)
+    space = Space(problem, order.spec)
+    if order.pool == "local" and order.ray_address is not None:
         raise SpecError("--ray-address: found beside --pool local; allowed: one of the two")
-    check_study_name(plan.study)
-    pool = choose_pool(driver, plan.runner, plan.pool, plan.ray_address)
-    reach(plan.ray_address)
+    check_study_name(order.study)
+    pool = choose_pool(driver, order.runner, order.pool, order.ray_address)
+    reach(order.ray_address)
     return space, pool
 
 
-def run(
-    plan: Plan,
-    watch: Watch,
-    finished: Callable[[Store, Progress], None],
-    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
-) -> Progress:
-    """Run or resume a study. `finished` is called when the result stands, before workers are shut down.
-
-    `say` takes what a person should know before it starts: changes of the spec, a budget that never ends it.
+@contextmanager
+def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]:
+    """Run or resume a study. The context is entered when the result stands, and workers are shut down after it.
 
     Raises:
         SpecError: the search space; StoreError: the database; ClusterError: Ray at a given address.
     """
-    space, pool = start(plan)
-    with Store.open(plan.database) as store:
-        _enter(store, plan, say)
-        trials, repeats = store.trials(plan.study, stages=False), store.repeats(plan.study)
-        busy_s = sum(result.duration_s for result in [one.result for one in trials] + [one.result for one in repeats])
-        log, metric = TrialLog(plan.database, plan.study), plan.spec.objectives[0].metric
-        recorder = _Recorder(store, plan.study, store.next_number(plan.study), log, metric, say)
-        launches, rules, given = plan.runner.driver != "simulator", rules_of(plan.spec), plan.spec.budget
-        later = most_runs(rules.finalists, rules.pairs) if launches and rules.finalists else 0
-        budget = Budget(given.trials, given.hours, given.gpu_hours, max(0, later - len(repeats)))
-        gpus = plan.spec.trial_gpus if launches else 0
-        if budget.gpu_hours is not None and not gpus:
-            say(f"simulated trials use no GPU: the budget of {budget.gpu_hours:g} GPU-hours does not end this search")
-        note = speculation_note({**plan.spec.engine.flags, **plan.spec.knobs.flags})
-        if note and (given.screen or not launches):
-            say(note)
+    space, pool = start(order)
+    with Store.open(order.database) as store:
+        study = _Study(order, store, watcher)
+        study.enter()
+        budget = study.budget()
         state = StudyState.INTERRUPTED
         try:
             with pool:
                 for line in pool.prepare():
-                    say(line)
-                proposer = _proposer(store, plan, space, watch, say)
-                for trial in trials:
-                    proposer.tell(trial.result, trial.origin)
-                progress = search(
-                    proposer,
-                    pool,
-                    recorder,
-                    budget,
-                    already=len(trials),
-                    gpus=gpus,
-                    gpu_hours=gpus * busy_s / 3600,
-                    watch=watch,
-                )
-                if launches:  # the simulator says the same again
-                    _play_final(store, plan, pool, recorder, budget, progress, watch, say)
+                    watcher.said(line)
+                progress = study.search(space, pool, budget)
+                if order.launches:  # the simulator says the same again
+                    study.play_final(pool, budget, progress)
                 state = StudyState.FINISHED
-                store.finish(plan.study, state)
-                finished(store, progress)
+                store.finish(order.study, state)
+                yield store, progress
         finally:
             if state is StudyState.INTERRUPTED:
-                store.finish(plan.study, state)
-    return progress
+                store.finish(order.study, state)
 
 
-def _proposer(store: Store, plan: Plan, space: Space, watch: Watch, say: Callable[[str], None]) -> Proposer:
-    """The sampler; where candidates are launched, behind a screen of simulated ones."""
-    objectives, count, simulator = objectives_of(plan.spec), plan.spec.budget.screen, SimulatorDriver(space.problem)
+class _Study:
+    """A study that goes on; the recorder of its trials."""
 
-    def sampler() -> OptunaProposer:
-        return OptunaProposer(space, objectives, tuple(plan.spec.slo), plan.spec.random_seed)
+    def __init__(self, order: StudyOrder, store: Store, watcher: Watcher) -> None:
+        self.order, self.store, self.watcher, self.name = order, store, watcher, order.study
+        self.objectives = objectives_of(order.spec)
+        self.log = TrialLog(order.database, order.study)
+        self._next_number = 0
 
-    if plan.runner.driver == "simulator" or not count:
-        return sampler()
-    progress = Progress(where="in process")
+    def enter(self) -> None:
+        """Create the study, or go on with it and say under which changes."""
+        spec, order = self.order.spec, self.order
+        under = {"engine": spec.engine.name, "engine_version": spec.engine.version, "runner": order.runner.name}
+        if self.name not in {study.name for study in self.store.studies()}:
+            self.store.create_study(self.name, spec.resolved(), random_seed=spec.random_seed, **under)
+            return
+        try:
+            resumed = self.store.resume(
+                self.name,
+                spec.resolved(),
+                random_seed=spec.random_seed,
+                may_differ=MAY_DIFFER,
+                accepted=EXTENDS if order.extend or order.accept_changes else (),
+                anew=order.accept_changes,
+                **under,
+            )
+        except SpecChanged as error:
+            if error.keys <= {*EXTENDS}:
+                raise StoreError(f"{error}; or extend this one: --extend") from error
+            trials = sum(self.store.counts(self.name).values())
+            raise StoreError(f"{error}; or go on and set its {trials} trials aside: --accept-changes") from error
+        if resumed.changes:
+            self.watcher.said(f"{self.name} goes on under a changed spec:")
+            for change in resumed.changes:
+                self.watcher.said(f"  {change}")
+        if aside := self.store.set_aside(self.name):
+            self.watcher.said(f"{len(aside)} trials measured under another spec are kept and set aside")
 
-    def look(done: int, of: int) -> None:
-        progress.phase = f"screen, {done} of {of} candidates simulated"
-        watch(progress, None, None, None)
+    def budget(self) -> Budget:
+        """When the search ends; says what a person may not expect of it."""
+        spec, launches = self.order.spec, self.order.launches
+        given, rules = spec.budget, rules_of(spec)
+        later = most_runs(rules.finalists, rules.pairs) if launches and rules.finalists else 0
+        left = max(0, later - len(self.store.repeats(self.name)))
+        if given.gpu_hours is not None and not self._gpus:
+            self.watcher.said(
+                f"simulated trials use no GPU: the budget of {given.gpu_hours:g} GPU-hours does not end this search"
+            )
+        note = speculation_note({**spec.engine.flags, **spec.knobs.flags})
+        if note and (given.screen or not launches):
+            self.watcher.said(note)
+        return Budget(given.trials, given.hours, given.gpu_hours, left)
 
-    screened = stored_screen(store, plan.study, space, sampler(), simulator, count, look)
-    say(f"{len(screened)} candidates simulated before any is launched")
-    late = partial(keep, store, plan.study)
-    return ScreenedProposer(sampler(), screened, objectives[0], simulator, late)
+    @property
+    def _gpus(self) -> int:
+        return self.order.spec.trial_gpus if self.order.launches else 0
+
+    def search(self, space: Space, pool: Pool, budget: Budget) -> Progress:
+        """Go on with the trials, until the budget is spent or nothing is left to try."""
+        proposer = self._proposer(space)
+        trials = self.store.trials(self.name, stages=False)
+        for trial in trials:
+            proposer.tell(trial.submission, trial.result)
+        ended = [trial.result for trial in trials] + [made.result for made in self.store.repeats(self.name)]
+        busy_s = sum(result.duration_s for result in ended)
+        progress = Progress(finished=len(trials), gpus=self._gpus, gpu_hours=self._gpus * busy_s / 3600)
+        self._next_number = self.store.next_number(self.name)
+        progress.stopped = search(proposer, pool, self, budget, progress, self.watcher)
+        return progress
+
+    def record(self, submission: Submission, result: Result) -> int:
+        """Commit one trial and return its number."""
+        number = self._next_number
+        self.store.record(self.name, number, result, submission.label)
+        self.log.write(number, submission.label, result)
+        self._next_number += 1
+        return number
+
+    def _proposer(self, space: Space) -> Proposer:
+        """The sampler; where candidates are launched, behind a screen of simulated ones."""
+        spec, simulator = self.order.spec, SimulatorDriver(space.problem)
+
+        def sampler() -> FirstsProposer:
+            optuna = OptunaProposer(space, self.objectives, tuple(spec.slo), spec.random_seed)
+            return FirstsProposer(space.first_proposals(), optuna)
+
+        if not (self.order.launches and spec.budget.screen):
+            return sampler()
+        screen = Screen(self.store, self.name, self.watcher)
+        screen.run(space, sampler(), simulator, spec.budget.screen)
+        self.watcher.said(f"{len(screen.screened)} candidates simulated before any is launched")
+        screened = ScreenedProposer(sampler(), screen.screened, self.objectives[0], simulator, screen.keep)
+        return FirstsProposer((one for one, _ in screen.screened if one.origin in OPENING), screened)
+
+    def play_final(self, pool: Pool, budget: Budget, progress: Progress) -> None:
+        """Run the best trials and the default again, as far as hours and GPU-hours go."""
+        trials = self.store.trials(self.name, stages=False)
+        final = final_of(trials, self.objectives[0], rules_of(self.order.spec))
+        if final is None:
+            return
+        candidates = {trial.number: trial.result.candidate for trial in trials}
+        proposer = FinalProposer(final, candidates, progress)
+        for made in self.store.repeats(self.name):
+            proposer.tell(Submission(made.result.candidate, repeat=made.run.load), made.result)
+        if proposer.due:
+            names = ", ".join(f"trial {number}" for number in final.finalists)
+            last = "it" if len(final.finalists) == 1 else "the last of them"
+            beside = "" if final.default is None else f", {last} in turns with the default"
+            self.watcher.said(f"final: {names} again on fresh servers{beside}")
+        whole = Budget(None, budget.hours, budget.gpu_hours)
+        ended = search(proposer, pool, _Runs(self, proposer), whole, progress, self.watcher)
+        if proposer.due:
+            progress.stopped = f"{ended}; the final is not finished"
 
 
-def _play_final(
-    store: Store,
-    plan: Plan,
-    pool: Pool,
-    recorder: _Recorder,
-    budget: Budget,
-    progress: Progress,
-    watch: Watch,
-    say: Callable[[str], None],
-) -> None:
-    """Run the best trials and the default again, as far as the budget goes."""
-    objective, trials = objectives_of(plan.spec)[0], store.trials(plan.study, stages=False)
-    final = final_of(trials, objective, rules_of(plan.spec))
-    if final is None:
-        return
-    done = {one.run: measured_value(one.result, objective) for one in store.repeats(plan.study)}
-    if final.standing(done)[1]:
-        names = ", ".join(f"trial {number}" for number in final.finalists)
-        last = "it" if len(final.finalists) == 1 else "the last of them"
-        beside = "" if final.default is None else f", {last} in turns with the default"
-        say(f"final: {names} again on fresh servers{beside}")
-    candidates = {trial.number: trial.result.candidate for trial in trials}
-    play(final, candidates, done, pool, recorder, budget, progress, lambda now: watch(now, None, None, None))
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The recorder of a final."""
 
+    study: _Study
+    proposer: FinalProposer
 
-def _enter(store: Store, plan: Plan, say: Callable[[str], None]) -> None:
-    """Create the study, or go on with it and say under which changes."""
-    resolved = plan.spec.resolved()
-    engine = plan.spec.engine
-    if plan.study not in {study.name for study in store.studies()}:
-        store.create_study(
-            plan.study,
-            resolved,
-            engine=engine.name,
-            engine_version=engine.version,
-            runner=plan.runner.name,
-            random_seed=plan.spec.random_seed,
-        )
-        return
-    try:
-        resumed = store.resume(
-            plan.study,
-            resolved,
-            engine=engine.name,
-            engine_version=engine.version,
-            runner=plan.runner.name,
-            random_seed=plan.spec.random_seed,
-            may_differ=MAY_DIFFER,
-            accepted=EXTENDS if plan.extend or plan.accept_changes else (),
-            anew=plan.accept_changes,
-        )
-    except SpecChanged as error:
-        if error.keys <= {*EXTENDS}:
-            raise StoreError(f"{error}; or extend this one: --extend") from error
-        trials = sum(store.counts(plan.study).values())
-        raise StoreError(f"{error}; or go on and set its {trials} trials aside: --accept-changes") from error
-    if resumed.changes:
-        say(f"{plan.study} goes on under a changed spec:")
-        for change in resumed.changes:
-            say(f"  {change}")
-    if aside := store.set_aside(plan.study):
-        say(f"{len(aside)} trials measured under another spec are kept and set aside")
+    def record(self, submission: Submission, result: Result) -> int:
+        """Commit one run and return the number of its trial."""
+        study, run = self.study, self.proposer.run_of(submission)
+        study.store.record_repeat(study.name, run, result)
+        study.log.write(run.trial, f"{run.phase}:{run.repeat}", result)
+        metric = study.objectives[0].metric
+        value = result.metric(metric)
+        text = result.reason if value is None else f"{metric} {figure(value, metric)}"
+        study.watcher.said(f"final, {run.text}: {result.outcome}: {text}")
+        return run.trial

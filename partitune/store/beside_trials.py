@@ -16,7 +16,7 @@ from sqlalchemy import Row, Table, insert, select
 from sqlalchemy.orm import Session
 
 from partitune.analysis.final import Phase, Run
-from partitune.candidate import Result
+from partitune.candidate import Result, Submission
 from partitune.errors import StoreError
 from partitune.store.cells import Cells
 from partitune.store.database import Database
@@ -30,6 +30,11 @@ class ScreenedRecord:
 
     origin: str
     result: Result
+
+    @property
+    def submission(self) -> Submission:
+        """What was asked for, as `origin` says it in one text."""
+        return Submission.labelled(self.result.candidate, self.origin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from partitune.candidate import Candidate, Outcome, Result
+from partitune.candidate import Candidate, Outcome, Result, Submission
 from partitune.execution.driver import MEMORY_CONSTRAINT, TIME_CONSTRAINT
-from partitune.execution.pools.pools import Pool
+from partitune.execution.pools.pool import Pool
 
 
 def drain(pool: Pool, wanted: int) -> list[Result]:
@@ -27,7 +27,7 @@ class PoolContract:
         raise NotImplementedError
 
     def one(self, pool: Pool, act: str) -> Result:
-        pool.submit(Candidate((4,), {"act": act}))
+        pool.submit(Submission(Candidate((4,), {"act": act})))
         return drain(pool, 1)[0]
 
     def test_an_empty_pool_has_nothing_done(self, pool: Pool) -> None:
@@ -43,7 +43,7 @@ class PoolContract:
         assert pool.running == 0
 
     def test_a_repeat_comes_back_with_its_number(self, pool: Pool) -> None:
-        pool.submit(Candidate((4,), {"act": "ok"}), 7)
+        pool.submit(Submission(Candidate((4,), {"act": "ok"}), repeat=7))
         (result,) = drain(pool, 1)
         assert (result.outcome, result.repeat) == (Outcome.OK, 7)
         assert self.one(pool, "ok").repeat == 0
@@ -51,7 +51,7 @@ class PoolContract:
     def test_every_slot_can_be_filled_and_no_more(self, pool: Pool) -> None:
         sent = 0
         while pool.free_slots:
-            pool.submit(Candidate((sent + 1,), {"act": "slow"}))
+            pool.submit(Submission(Candidate((sent + 1,), {"act": "slow"})))
             sent += 1
         assert sent >= 1
         assert pool.running == sent

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from partitune.candidate import Candidate, Outcome
+from partitune.candidate import Candidate, Outcome, Submission
 from partitune.errors import ClusterError
-from partitune.execution.pools.pools import LocalPool, Pool, RayPool, WarmingPool
+from partitune.execution.pools.local import LocalPool
+from partitune.execution.pools.pool import Pool
+from partitune.execution.pools.ray import RayPool
+from partitune.execution.pools.warming import WarmingPool
 from partitune.execution.ray.cluster import reach
 from tests.contracts.pool import PoolContract, drain
 from tests.ray_nodes import processes_with
@@ -58,7 +61,7 @@ def test_the_first_candidate_runs_in_process_and_a_later_one_on_ray() -> None:
     with WarmingPool(ScriptedDriver()) as pool:
         seen = set()
         for number in range(1, 200):
-            pool.submit(Candidate((number,), {"act": "slow"}))
+            pool.submit(Submission(Candidate((number,), {"act": "slow"})))
             seen.add(pool.description.partition(" (")[0])
             drain(pool, 1)
             if len(seen) == 2:
@@ -71,14 +74,15 @@ def test_a_cluster_of_its_own_outlives_its_start() -> None:
     # In a process of its own: the cluster that the other tests share was not started by the pool's thread.
     script = """
 import time
-from partitune.execution.pools.pools import WarmingPool
+from partitune.execution.pools.warming import WarmingPool
+from partitune.candidate import Submission
 from partitune.candidate import Candidate
 from tests.scripted import ScriptedDriver
 with WarmingPool(ScriptedDriver(), slots=1) as pool:
     while "starting" in pool.description:
         time.sleep(0.1)
     time.sleep(2)
-    pool.submit(Candidate((2,)))
+    pool.submit(Submission(Candidate((2,))))
     print(pool.description, pool.next_done(30).outcome)
 """
     root = str(Path(__file__).parent.parent.parent)  # workers import the scripted driver
@@ -91,7 +95,7 @@ with WarmingPool(ScriptedDriver(), slots=1) as pool:
 def test_an_unreachable_cluster_is_one_clear_error() -> None:
     script = """
 from partitune.errors import ClusterError
-from partitune.execution.pools.pools import RayPool
+from partitune.execution.pools.ray import RayPool
 from tests.scripted import ScriptedDriver
 try:
     RayPool(ScriptedDriver(), address="127.0.0.1:1").start()
@@ -117,14 +121,15 @@ def test_a_ray_that_never_comes_up_holds_nobody_up_and_leaves_nothing() -> None:
     script = """
 import time
 from partitune.execution.ray import cluster as ray_cluster
-from partitune.execution.pools.pools import WarmingPool
+from partitune.execution.pools.warming import WarmingPool
+from partitune.candidate import Submission
 from partitune.candidate import Candidate
 from tests.scripted import ScriptedDriver
 ray_cluster.START_LIMIT_S = 1.0
 with WarmingPool(ScriptedDriver()) as pool:
     while "starting" in pool.description:
         time.sleep(0.1)
-    pool.submit(Candidate((2,)))
+    pool.submit(Submission(Candidate((2,))))
     print(pool.next_done(30).outcome, pool.description)
 """
     root = str(Path(__file__).parent.parent.parent)

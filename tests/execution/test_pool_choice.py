@@ -7,7 +7,10 @@ import pytest
 from partitune.errors import SpecError
 from partitune.execution.drivers import choose_driver
 from partitune.execution.pools.choice import choose_pool
-from partitune.execution.pools.pools import LocalPool, Pool, RayPool, WarmingPool
+from partitune.execution.pools.local import LocalPool
+from partitune.execution.pools.pool import Pool
+from partitune.execution.pools.ray import RayPool
+from partitune.execution.pools.warming import WarmingPool
 from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace

@@ -114,7 +114,8 @@ from partitune.execution.ray.groups import RayGroup
 from partitune.execution.ray.nodes import RayNodes
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.errors import ClusterError
-from partitune.execution.pools.pools import RayPool
+from partitune.execution.pools.ray import RayPool
+from partitune.candidate import Submission
 from partitune.planning.resolve import resolve
 from partitune.candidate import Candidate
 from partitune.spec.runner import Runner
@@ -145,7 +146,7 @@ for act in acts:
     layout, knobs = (act, {}) if act in layouts else (None, {ACT: act} if act != "ok" else {})
     stages = setup.problem.on(layout).stages
     partition = tuple(36 // stages + (stage < 36 % stages) for stage in range(stages))
-    pool.submit(Candidate(partition, knobs, layout))
+    pool.submit(Submission(Candidate(partition, knobs, layout)))
     print(json.dumps({"submitted": act}), flush=True)
     while (result := pool.next_done(1.0)) is None:
         pass

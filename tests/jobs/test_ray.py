@@ -70,7 +70,8 @@ from pathlib import Path
 from partitune.errors import LaunchFailed
 from partitune.jobs.package import digest_of, package_files
 from partitune.jobs.sending import Sender
-from partitune.execution.pools.pools import RayPool
+from partitune.execution.pools.ray import RayPool
+from partitune.candidate import Submission
 from partitune.candidate import Candidate
 from partitune.store import Store
 
@@ -79,7 +80,7 @@ class Where:
         raise LaunchFailed(f"{ray.get_runtime_context().get_node_id()} {digest_of(package_files())}")
 
 with RayPool(Where(), "auto") as pool:
-    pool.submit(Candidate((1,)))
+    pool.submit(Submission(Candidate((1,))))
     result = pool.next_done(120)
     print("driver", ray.get_runtime_context().get_node_id(), digest_of(package_files()), flush=True)
     print("task", result.reason, flush=True)

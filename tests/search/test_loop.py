@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from partitune.candidate import Candidate, Outcome, Result
-from partitune.execution.pools.pools import LocalPool
+from partitune.candidate import Candidate, Outcome, Result, Submission
+from partitune.execution.pools.local import LocalPool
 from partitune.search.budget import Budget, Progress
+from partitune.search.events import Unwatched
 from partitune.search.loop import search
-from partitune.search.space import Proposal
 from tests.scripted import ScriptedDriver
 
 
@@ -20,10 +20,10 @@ class ListProposer:
         self._left = deque(candidates)
         self._log = log
 
-    def ask(self) -> Proposal | None:
-        return Proposal(self._left.popleft(), "sampler", "front-0") if self._left else None
+    def ask(self) -> Submission | None:
+        return Submission(self._left.popleft(), "sampler", "front-0") if self._left else None
 
-    def tell(self, result: Result, label: str) -> None:
+    def tell(self, submission: Submission, result: Result) -> None:
         self._log.append(f"told {result.candidate.partition[0]}")
 
 
@@ -34,7 +34,7 @@ class ListRecorder:
         self.results: list[Result] = []
         self._log = log
 
-    def record(self, result: Result, label: str) -> int:
+    def record(self, submission: Submission, result: Result) -> int:
         self._log.append(f"committed {result.candidate.partition[0]}")
         self.results.append(result)
         return len(self.results) - 1
@@ -68,7 +68,8 @@ def run(
     log: list[str] = []
     recorder = ListRecorder(log)
     with pool or LocalPool(ScriptedDriver()) as chosen:
-        progress = search(ListProposer(candidates(count), log), chosen, recorder, budget, already=already)
+        progress = Progress(finished=already)
+        progress.stopped = search(ListProposer(candidates(count), log), chosen, recorder, budget, progress, Unwatched())
     return progress, recorder, log
 
 
@@ -112,9 +113,10 @@ def test_a_budget_of_gpu_hours_counts_what_was_stored_and_what_runs() -> None:
     with LocalPool(ScriptedDriver()) as pool:
         recorder = ListRecorder(log)
         eight_s = Budget(100, gpu_hours=8 / 3600)
-        progress = search(ListProposer(acts, log), pool, recorder, eight_s, gpus=4, gpu_hours=4.5 / 3600)
+        progress = Progress(gpus=4, gpu_hours=4.5 / 3600)
+        stopped = search(ListProposer(acts, log), pool, recorder, eight_s, progress, Unwatched())
     assert len(recorder.results) == 2  # 4.5 + 2 + 2 GPU-seconds
-    assert progress.stopped == "the budget of 0.00222222 GPU-hours is spent"
+    assert stopped == "the budget of 0.00222222 GPU-hours is spent"
     assert progress.gpu_hours >= 8 / 3600
 
 
@@ -147,5 +149,6 @@ def test_outcomes_are_counted() -> None:
     acts = ["ok", "oom", "launch", "bench", "slo"]
     with LocalPool(ScriptedDriver()) as pool:
         proposer = ListProposer([Candidate((1,), {"act": act}) for act in acts], log)
-        progress = search(proposer, pool, ListRecorder(log), Budget(5))
+        progress = Progress()
+        search(proposer, pool, ListRecorder(log), Budget(5), progress, Unwatched())
     assert progress.outcomes == {Outcome.OK: 1, Outcome.INFEASIBLE: 2, Outcome.FAILED: 1, Outcome.INVALID: 1}

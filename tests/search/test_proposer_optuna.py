@@ -8,13 +8,14 @@ from typing import cast
 
 import pytest
 
-from partitune.candidate import Candidate, Knob, Objective, Outcome, Result
+from partitune.candidate import Candidate, Knob, Objective, Outcome, Result, Submission
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import MEMORY_CONSTRAINT
 from partitune.search.proposers import optuna as optuna_proposer
+from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import Proposer
-from partitune.search.space import Domain, Proposal, Space
+from partitune.search.space import Domain, Space
 from partitune.spec.knobs import RealRange, WholeRange
 from tests.contracts.proposer import ProposerContract, walk
 from tests.scripted import measurement
@@ -27,20 +28,20 @@ class FlatSpace:
     """Parameters that are their own candidate; points of `impossible` decode to nothing, `merged` to one."""
 
     parameters: Mapping[str, Domain]
-    first: tuple[Proposal, ...] = ()
+    first: tuple[Submission, ...] = ()
     impossible: frozenset[Knob] = frozenset()
     merged: frozenset[Knob] = frozenset()
     decoded: list[Mapping[str, Knob]] = field(default_factory=list)
 
-    def first_proposals(self) -> Iterator[Proposal]:
+    def first_proposals(self) -> Iterator[Submission]:
         yield from self.first
 
-    def decode(self, params: Mapping[str, Knob]) -> Proposal:
+    def decode(self, params: Mapping[str, Knob]) -> Submission:
         self.decoded.append(params)
         if not self.impossible.isdisjoint(params.values()):
             raise InfeasibleSpace("no partition fits")
         knobs = {name: "same" if value in self.merged else value for name, value in params.items()}
-        return Proposal(Candidate((4,), knobs), "sampler", "front-0")
+        return Submission(Candidate((4,), knobs), "sampler", "front-0")
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob] | None:
         return None if "same" in candidate.knobs.values() or not candidate.knobs else candidate.knobs
@@ -50,8 +51,12 @@ def proposer(space: FlatSpace, seed: int = 0, constraints: tuple[str, ...] = ())
     return OptunaProposer(cast("Space", space), THROUGHPUT, constraints, seed)
 
 
-def first(origin: str, layers: int) -> Proposal:
-    return Proposal(Candidate((layers,)), origin, "default")
+def after_firsts(space: FlatSpace, seed: int = 0) -> FirstsProposer:
+    return FirstsProposer(space.first_proposals(), proposer(space, seed))
+
+
+def first(origin: str, layers: int) -> Submission:
+    return Submission(Candidate((layers,)), origin, "default")
 
 
 class TestOptunaProposer(ProposerContract):
@@ -59,25 +64,13 @@ class TestOptunaProposer(ProposerContract):
 
     def make(self) -> Proposer:
         numbers: tuple[Knob, ...] = (1, 2, 3, 4)
-        return proposer(
+        return after_firsts(
             FlatSpace(
                 {"flag": ("a", "b", "c", "d", "e"), "number": numbers},
                 (first("default", 2), first("exact", 3), first("seed", 5)),
                 impossible=frozenset([3]),
             )
         )
-
-
-def test_default_exact_and_seeds_come_first_and_once() -> None:
-    space = FlatSpace(
-        {"x": (1, 2)}, (first("default", 2), first("exact", 2), first("seed", 3), first("seed", 2), first("seed", 4))
-    )
-    asked = walk(proposer(space), 3)
-    assert [(one.origin, one.candidate.partition) for one, _ in asked] == [
-        ("default", (2,)),
-        ("seed", (3,)),
-        ("seed", (4,)),
-    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -94,7 +87,7 @@ def test_a_region_that_cannot_run_is_learnt(seed: int) -> None:
             result = Result(asked.candidate, Outcome.INFEASIBLE, "too large", None, {MEMORY_CONSTRAINT: x - 60})
         else:
             result = Result(asked.candidate, Outcome.OK, "", measurement(x))
-        sampler.tell(result, asked.label)
+        sampler.tell(asked, result)
     assert sum(x > 60 for x in tried) < 45
     assert 58 < max(x for x in tried if x <= 60) <= 60
 
@@ -110,7 +103,7 @@ def test_a_limit_that_is_missed_is_learnt_though_it_was_measured() -> None:
         outcome = Outcome.INFEASIBLE if missed > 0 else Outcome.OK
         bad += missed > 0
         result = Result(asked.candidate, outcome, "late", measurement(x), {"ttft_p99_ms": missed})
-        sampler.tell(result, asked.label)
+        sampler.tell(asked, result)
     assert bad < 36
 
 
@@ -152,14 +145,15 @@ def test_what_broke_is_never_scored_nor_tried_again(outcome: Outcome) -> None:
     while (asked := sampler.ask()) is not None:
         assert asked.candidate.digest not in seen
         seen.add(asked.candidate.digest)
-        sampler.tell(Result(asked.candidate, outcome, "it broke"), asked.label)
+        sampler.tell(asked, Result(asked.candidate, outcome, "it broke"))
     assert len(seen) == 3
     assert [trial.values for trial in sampler._study.trials if trial.state.name == "COMPLETE"] == []
 
 
 def test_a_stored_candidate_outside_the_space_is_known_and_teaches_nothing() -> None:
     sampler = proposer(FlatSpace({"x": (1, 2)}))
-    sampler.tell(Result(Candidate((9,)), Outcome.OK, "", measurement(9.0)), "default:default")
+    told = first("default", 9)
+    sampler.tell(told, Result(told.candidate, Outcome.OK, "", measurement(9.0)))
     assert {one.candidate.knobs["x"] for one, _ in walk(sampler, 9)} == {1, 2}
 
 
@@ -167,31 +161,34 @@ def test_a_long_study_is_resumed_as_it_was_across_the_thinning_of_its_memory(mon
     monkeypatch.setattr(optuna_proposer, "EPOCH", 12)
     space: dict[str, Domain] = {"x": WholeRange(low=0, high=999), "flag": ("a", "b")}
 
-    def make() -> OptunaProposer:
-        return proposer(FlatSpace(space, (first("default", 2),)), seed=3)
+    def make() -> tuple[FirstsProposer, OptunaProposer]:
+        flat = FlatSpace(space, (first("default", 2),))
+        sampler = proposer(flat, seed=3)
+        return FirstsProposer(flat.first, sampler), sampler
 
-    def taught(one: OptunaProposer) -> int:
-        return sum(trial.state.name == "COMPLETE" for trial in one._study.get_trials(deepcopy=False))
+    def taught(sampler: OptunaProposer) -> int:
+        return sum(trial.state.name == "COMPLETE" for trial in sampler._study.get_trials(deepcopy=False))
 
-    course = walk(make(), 50)
+    course = walk(make()[0], 50)
     for stored in (11, 12, 13, 25, 40):
-        resumed = make()
+        resumed, sampler = make()
         for proposal, result in course[:stored]:
-            resumed.tell(result, proposal.label)
+            resumed.tell(proposal, result)
         assert resumed.ask() == course[stored][0]
-        assert 0 < taught(resumed) <= 25  # two epochs, and a front of one
+        assert 0 < taught(sampler) <= 25  # two epochs, and a front of one
 
 
 def test_resuming_asks_nothing_again_and_a_finished_study_costs_nothing() -> None:
     whole = walk(proposer(FlatSpace({"x": WholeRange(low=0, high=999)})), 30)
     resumed = proposer(FlatSpace({"x": WholeRange(low=0, high=999)}))
     for proposal, result in whole:
-        resumed.tell(result, proposal.label)
+        resumed.tell(proposal, result)
     assert resumed._study.trials == []
 
 
 def test_a_knob_with_one_value_is_no_obstacle_to_learning() -> None:
     sampler = proposer(FlatSpace({"x": (1, 2, 3), "fixed": ("a",)}))
-    sampler.tell(Result(Candidate((4,), {"x": 2, "fixed": "a"}), Outcome.OK, "", measurement(9.0)), "sampler:front-0")
+    told = Submission(Candidate((4,), {"x": 2, "fixed": "a"}), "sampler", "front-0")
+    sampler.tell(told, Result(told.candidate, Outcome.OK, "", measurement(9.0)))
     sampler.ask()
     assert [trial.params for trial in sampler._study.trials if trial.state.name == "COMPLETE"] == [{"x": 2}]

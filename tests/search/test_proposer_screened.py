@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import pytest
 
 from partitune.analysis.fidelity import fidelity
-from partitune.candidate import Candidate, Measurement
+from partitune.candidate import Candidate, Measurement, Submission
 from partitune.errors import OutOfMemory
-from partitune.execution.driver import run
-from partitune.search.proposers.optuna import OptunaProposer
+from partitune.execution.driver import Driver, run
+from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.proposer import Proposer
-from partitune.search.proposers.screened import Screened, ScreenedProposer, layers_moved, screen
-from partitune.search.space import Proposal, Space
+from partitune.search.proposers.screened import OPENING as OPENING_ORIGINS
+from partitune.search.proposers.screened import Screened, ScreenedProposer, layers_moved
 from partitune.spec.knobs import WholeRange
-from tests.contracts.proposer import ProposerContract
+from tests.contracts.proposer import ProposerContract, walk
 from tests.scripted import ScriptedDriver, measurement
-from tests.search.test_proposer_optuna import THROUGHPUT, FlatSpace, first
+from tests.search.test_proposer_optuna import THROUGHPUT, FlatSpace, after_firsts, first
 
 OPENING = (first("default", 4), first("exact", 5), first("seed", 6))
 
@@ -36,22 +35,16 @@ class Tuned:
         return measurement(float(100 + seqs if self.rising else 200 - seqs))
 
 
-def sampler(space: FlatSpace) -> OptunaProposer:
-    return OptunaProposer(cast("Space", space), THROUGHPUT, (), 0)
+def screened(space: FlatSpace, simulator: Driver, count: int) -> tuple[FirstsProposer, ScreenedProposer]:
+    """What a study launches from, and of it what follows the opening."""
+    simulated = walk(after_firsts(space), count, simulator)
+    then = ScreenedProposer(after_firsts(space), simulated, THROUGHPUT[0], simulator)
+    return FirstsProposer((one for one, _ in simulated if one.origin in OPENING_ORIGINS), then), then
 
 
-def screened(space: FlatSpace, simulator: Tuned | ScriptedDriver, count: int) -> ScreenedProposer:
-    found = list(screen(sampler(space), simulator, count))
-    return ScreenedProposer(sampler(space), found, THROUGHPUT[0], simulator)
-
-
-def launches(proposer: Proposer, cluster: Tuned | Scattered, count: int) -> list[Proposal]:
-    asked = []
-    for _ in range(count):
-        proposal = proposer.ask()
-        assert proposal is not None
-        proposer.tell(run(cluster, proposal.candidate), proposal.label)
-        asked.append(proposal)
+def launches(proposer: Proposer, cluster: Driver, count: int) -> list[Submission]:
+    asked = [submission for submission, _ in walk(proposer, count, cluster)]
+    assert len(asked) == count
     return asked
 
 
@@ -59,19 +52,21 @@ class TestScreenedProposer(ProposerContract):
     size = 3 + 4 * 5
 
     def make(self) -> Proposer:
-        return screened(FlatSpace({"x": (1, 2, 3, 4), "y": ("a", "b", "c", "d", "e")}, OPENING), ScriptedDriver(), 12)
+        return screened(FlatSpace({"x": (1, 2, 3, 4), "y": ("a", "b", "c", "d", "e")}, OPENING), ScriptedDriver(), 12)[
+            0
+        ]
 
 
 def test_the_opening_is_launched_whatever_the_simulator_says_then_its_best() -> None:
     space = FlatSpace({"seqs": WholeRange(low=1, high=100)}, OPENING)
-    asked = launches(screened(space, Tuned(), 103), Tuned(), 8)
+    asked = launches(screened(space, Tuned(), 103)[0], Tuned(), 8)
     assert [proposal.origin for proposal in asked] == ["default", "exact", "seed"] + ["screen"] * 5
     assert [proposal.candidate.knobs["seqs"] for proposal in asked[3:]] == [90, 89, 88, 87, 86]
 
 
 @dataclass(frozen=True)
 class Scattered:
-    """As the simulator says, two of three settings a share or two above it; the default lacks memory."""
+    """Two of three settings a share or two above what the simulator says; the engine's default does not fit."""
 
     share: float
 
@@ -86,31 +81,31 @@ def test_where_the_default_does_not_fit_the_simulator_keeps_its_say() -> None:
     """Nothing beats the exact plan here: held against it as if it were the default, nothing would promise a gain."""
     opening = (first("default", 4), first("exact", 5))
     space = FlatSpace({"seqs": WholeRange(low=1, high=90)}, opening)
-    found = list(screen(sampler(space), Scattered(0.0), 92))
-    proposer = ScreenedProposer(sampler(space), found, THROUGHPUT[0], Scattered(0.0))
+    proposer, then = screened(space, Scattered(0.0), 92)
     asked = launches(proposer, Scattered(0.001), 22)
-    assert proposer.fidelity.tau == pytest.approx(1.0)
-    assert (proposer.fidelity.error or 0) > 0
+    assert then.fidelity.tau == pytest.approx(1.0)
+    assert (then.fidelity.error or 0) > 0
     assert [proposal.origin for proposal in asked] == ["default", "exact"] + ["screen"] * 20
 
 
 def test_a_simulator_that_orders_the_wrong_way_loses_its_say() -> None:
     space = FlatSpace({"seqs": WholeRange(low=1, high=100)}, OPENING)
-    proposer = screened(space, Tuned(), 103)
+    proposer, then = screened(space, Tuned(), 103)
     asked = launches(proposer, Tuned(rising=False), 20)
     # Five promoted ones are measured before the order shows; from then on the measured figures lead.
     assert [proposal.origin for proposal in asked[8:]].count("screen") == 0
-    assert proposer.fidelity.tau is not None
-    assert proposer.fidelity.tau < 0
+    assert then.fidelity.tau is not None
+    assert then.fidelity.tau < 0
 
 
 def test_two_candidates_the_simulator_cannot_tell_apart_are_not_launched_one_after_the_other() -> None:
     def one(partition: tuple[int, ...], throughput: float, origin: str = "sampler") -> Screened:
-        proposal = Proposal(Candidate(partition, {}), origin, "front-0")
-        return Screened(proposal, run(Fixed(throughput), proposal.candidate))
+        submission = Submission(Candidate(partition, {}), origin, "front-0")
+        return submission, run(Fixed(throughput), submission.candidate)
 
     found = [one((4, 4), 100, "default"), one((3, 5), 120), one((2, 6), 119.9), one((6, 2), 119), one((5, 3), 104)]
-    proposer = ScreenedProposer(sampler(FlatSpace({})), found, THROUGHPUT[0], Fixed(1.0))
+    then = ScreenedProposer(after_firsts(FlatSpace({})), found, THROUGHPUT[0], Fixed(1.0))
+    proposer = FirstsProposer([found[0][0]], then)
     partitions = [proposal.candidate.partition for proposal in iter(proposer.ask, None)]
     assert partitions == [(4, 4), (3, 5), (6, 2), (5, 3), (2, 6)]
 

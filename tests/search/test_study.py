@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from partitune.candidate import Outcome, Result
+from partitune.candidate import Outcome, Result, Submission
 from partitune.errors import ClusterError, SpecError, StoreError
 from partitune.search.budget import Progress
-from partitune.search.space import Proposal
-from partitune.search.study import Plan, run
+from partitune.search.events import Unwatched, Watcher
+from partitune.search.study import StudyOrder
+from partitune.search.study import run as searching
 from partitune.spec.catalog import Kind, list_catalog
 from partitune.spec.overrides import with_settings
 from partitune.spec.runner import load_runner
@@ -20,30 +21,27 @@ from partitune.store import Store, StudyState
 SHIPPED = [entry.name for entry in list_catalog(Kind.SEARCH_SPACE, project=Path("/nonexistent"))]
 
 
-def plan(
+def order(
     space: str,
     folder: Path,
     trials: int,
     study: str | None = None,
     pool: str = "local",
     ray_address: str | None = None,
-) -> Plan:
+) -> StudyOrder:
     spec = with_settings(load_search_space(space), {"budget.trials": trials})
     database = str(folder / "results.db")
-    return Plan(spec, load_runner("simulator"), database, space if study is None else study, pool, ray_address)
+    return StudyOrder(spec, load_runner("simulator"), database, space if study is None else study, pool, ray_address)
 
 
-def quiet(progress: Progress, number: int | None, proposal: Proposal | None, result: Result | None) -> None:
-    """Watch without a word."""
-
-
-def finish(store: Store, progress: Progress) -> None:
-    """Look at nothing."""
+def run(ordered: StudyOrder, watcher: Watcher | None = None) -> Progress:
+    with searching(ordered, watcher or Unwatched()) as (_, progress):
+        return progress
 
 
 @pytest.mark.parametrize("space", SHIPPED)
 def test_every_shipped_space_runs_for_three_candidates(space: str, tmp_path: Path) -> None:
-    progress = run(plan(space, tmp_path, 3), quiet, finish)
+    progress = run(order(space, tmp_path, 3))
     assert progress.finished == 3
     with Store.open(tmp_path / "results.db", read_only=True) as store:
         trials = store.trials(space)
@@ -56,24 +54,25 @@ def test_every_shipped_space_runs_for_three_candidates(space: str, tmp_path: Pat
 
 
 def test_a_watcher_that_stops_leaves_an_interrupted_study_that_goes_on(tmp_path: Path) -> None:
-    def stop(progress: Progress, number: int | None, proposal: Proposal | None, result: Result | None) -> None:
-        if number == 3:
-            raise KeyboardInterrupt
+    class Stop(Unwatched):
+        def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
+            if number == 3:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(plan("tiny", tmp_path, 9), stop, finish)
+        run(order("tiny", tmp_path, 9), Stop())
     with Store.open(tmp_path / "results.db", read_only=True) as store:
         assert store.study("tiny").state is StudyState.INTERRUPTED
         assert len(store.trials("tiny")) == 4
-    assert run(plan("tiny", tmp_path, 9), quiet, finish).finished == 9
-    run(plan("tiny", tmp_path, 9, study="whole"), quiet, finish)
+    assert run(order("tiny", tmp_path, 9)).finished == 9
+    run(order("tiny", tmp_path, 9, study="whole"))
     with Store.open(tmp_path / "results.db", read_only=True) as store:
         both = [[(t.origin, t.result.candidate) for t in store.trials(name)] for name in ("tiny", "whole")]
     assert both[0] == both[1]
 
 
 def test_a_space_with_nothing_left_ends_before_its_budget(tmp_path: Path) -> None:
-    progress = run(plan("tiny", tmp_path, 500), quiet, finish)
+    progress = run(order("tiny", tmp_path, 500))
     assert progress.stopped == "nothing new left to try in this space"
     with Store.open(tmp_path / "results.db", read_only=True) as store:
         digests = [trial.result.candidate.digest for trial in store.trials("tiny")]
@@ -92,13 +91,13 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     changes: dict[str, str], error: type[Exception], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=said):
-        run(plan("tiny", tmp_path, 2, **changes), quiet, finish)
+        run(order("tiny", tmp_path, 2, **changes))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_another_seed_is_another_study(tmp_path: Path) -> None:
-    run(plan("tiny", tmp_path, 1), quiet, finish)
-    other = plan("tiny", tmp_path, 1)
-    changed = Plan(with_settings(other.spec, {"random_seed": 1}), other.runner, other.database, "tiny", "local")
+    run(order("tiny", tmp_path, 1))
+    other = order("tiny", tmp_path, 1)
+    changed = StudyOrder(with_settings(other.spec, {"random_seed": 1}), other.runner, other.database, "tiny", "local")
     with pytest.raises(StoreError, match="random_seed: 0 -> 1"):
-        run(changed, quiet, finish)
+        run(changed)

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from partitune.candidate import Result
+from partitune.candidate import Submission
 from partitune.cli import main
 from partitune.commands.study_arguments import summary_of
 from partitune.report.output import stdout
 from partitune.report.study import print_summary
 from partitune.search.budget import Progress
-from partitune.search.space import Proposal
-from partitune.search.study import Plan, run
+from partitune.search.events import Unwatched
+from partitune.search.study import StudyOrder, run
 from partitune.spec.overrides import with_settings
 from partitune.spec.runner import Runner, load_runner
 from partitune.spec.search_space import load_search_space
@@ -58,13 +58,13 @@ def site(folder: Path, truth: str, noise: float = 0.01, constraints: str = "{}")
 METRIC = "output_throughput_tok_s"
 
 
-def plan(folder: Path, runner: Runner, **changes: object) -> Plan:
+def order(folder: Path, runner: Runner, **changes: object) -> StudyOrder:
     settings = {"budget.trials": 8, "budget.screen": 20, "budget.finalists": 3, "budget.pairs": 4}
     spec = with_settings(load_search_space("tiny"), {**settings, **changes})  # type: ignore[dict-item]
-    return Plan(spec, runner, str(folder / "results.db"), "tiny", "local")
+    return StudyOrder(spec, runner, str(folder / "results.db"), "tiny", "local")
 
 
-class Heard:
+class Heard(Unwatched):
     """All that a person hears of a run; raises KeyboardInterrupt when `stop` says so."""
 
     def __init__(self, stop: Callable[[str], bool] = lambda _: False) -> None:
@@ -72,16 +72,20 @@ class Heard:
         self.phases: list[str] = []
         self._stop = stop
 
-    def watch(self, progress: Progress, number: int | None, proposal: Proposal | None, result: Result | None) -> None:
+    def submitted(self, progress: Progress, submission: Submission) -> None:
         self.phases.append(progress.phase)
 
-    def say(self, text: str) -> None:
+    def tick(self, progress: Progress) -> None:
+        self.phases.append(progress.phase)
+
+    def said(self, text: str) -> None:
         self.lines.append(text)
         if self._stop(text):
             raise KeyboardInterrupt
 
-    def run(self, one: Plan) -> Progress:
-        return run(one, self.watch, lambda store, progress: None, self.say)
+    def run(self, one: StudyOrder) -> Progress:
+        with run(one, self) as (_, progress):
+            return progress
 
 
 def journal(folder: Path) -> list[str]:
@@ -120,7 +124,7 @@ def verdict_words(data: dict[str, Any]) -> str:
 
 def test_where_all_are_equal_the_default_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heard = Heard()
-    heard.run(plan(tmp_path, site(tmp_path, EQUAL)))
+    heard.run(order(tmp_path, site(tmp_path, EQUAL)))
     data = told(tmp_path)
     assert verdict_words(data) == "no significant difference: keep the default"
     assert data["best"]["trial"] == 0
@@ -135,7 +139,7 @@ def test_where_all_are_equal_the_default_stays(tmp_path: Path, capsys: pytest.Ca
 def test_a_simulator_that_is_right_launches_the_best_first_and_it_wins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Heard().run(plan(tmp_path, site(tmp_path, AS_SIMULATED, 0.002), **{"budget.trials": 5}))
+    Heard().run(order(tmp_path, site(tmp_path, AS_SIMULATED, 0.002), **{"budget.trials": 5}))
     data = told(tmp_path)
     with Store.open(tmp_path / "results.db", read_only=True) as store:
         screened = {one.result.candidate.digest: one.result.metric(METRIC) or 0 for one in store.screened("tiny")}
@@ -151,7 +155,7 @@ def test_a_simulator_that_is_right_launches_the_best_first_and_it_wins(
 
 
 def test_a_simulator_that_is_upside_down_is_found_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Heard().run(plan(tmp_path, site(tmp_path, UPSIDE_DOWN, 0.002), **{"budget.trials": 12}))
+    Heard().run(order(tmp_path, site(tmp_path, UPSIDE_DOWN, 0.002), **{"budget.trials": 12}))
     data = told(tmp_path)
     assert data["fidelity"]["tau"] < 0
     assert "simulator against cluster: 12 candidates, Kendall tau -" in shown(tmp_path, capsys)
@@ -160,7 +164,7 @@ def test_a_simulator_that_is_upside_down_is_found_out(tmp_path: Path, capsys: py
 def test_a_gain_nobody_simulated_is_found_and_claimed_with_its_interval(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Heard().run(plan(tmp_path, site(tmp_path, SMALL_CHUNKS), **{"budget.trials": 16}))
+    Heard().run(order(tmp_path, site(tmp_path, SMALL_CHUNKS), **{"budget.trials": 16}))
     data = told(tmp_path)
     gain = data["final"]["gains"][METRIC]
     assert (
@@ -181,7 +185,7 @@ def test_a_gain_nobody_simulated_is_found_and_claimed_with_its_interval(
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that nobody stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    Heard().run(plan(folder, site(folder, EQUAL)))
+    Heard().run(order(folder, site(folder, EQUAL)))
     return folder
 
 
@@ -189,7 +193,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_search_that_was_ended_anywhere_goes_on_and_makes_no_run_twice(
     tmp_path: Path, whole: Path, line: str
 ) -> None:
-    one = plan(tmp_path, site(tmp_path, EQUAL))
+    one = order(tmp_path, site(tmp_path, EQUAL))
     with pytest.raises(KeyboardInterrupt):
         Heard(lambda text: line in text).run(one)
     assert len(journal(tmp_path)) < len(journal(whole))
@@ -203,12 +207,12 @@ def test_a_search_that_was_ended_anywhere_goes_on_and_makes_no_run_twice(
 
 def test_a_screen_that_was_ended_goes_on_with_what_is_missing(tmp_path: Path, whole: Path) -> None:
     class Impatient(Heard):
-        def watch(self, progress: Progress, *rest: Any) -> None:
-            super().watch(progress, *rest)
+        def tick(self, progress: Progress) -> None:
+            super().tick(progress)
             if progress.phase.startswith("screen, 7 of"):
                 raise KeyboardInterrupt
 
-    one = plan(tmp_path, site(tmp_path, EQUAL))
+    one = order(tmp_path, site(tmp_path, EQUAL))
     with pytest.raises(KeyboardInterrupt):
         Impatient().run(one)
     assert journal(tmp_path) == []
@@ -228,7 +232,7 @@ def test_a_budget_of_hours_leaves_some_for_the_final_and_says_when_it_was_not_en
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = site(tmp_path, "__import__('time').sleep(0.05) or 1000.0")
-    progress = Heard().run(plan(tmp_path, slow, **{"budget.hours": 0.8 / 3600, "budget.trials": 100}))
+    progress = Heard().run(order(tmp_path, slow, **{"budget.hours": 0.8 / 3600, "budget.trials": 100}))
     assert progress.stopped == "the budget of 0.000222222 hours is spent; the final is not finished"
     assert 0 < progress.finished < 16
     text = shown(tmp_path, capsys)
@@ -239,9 +243,9 @@ def test_a_budget_of_hours_leaves_some_for_the_final_and_says_when_it_was_not_en
 
 def test_a_final_is_run_again_only_as_far_as_more_pairs_ask_for(tmp_path: Path) -> None:
     runner = site(tmp_path, EQUAL)
-    Heard().run(plan(tmp_path, runner))
+    Heard().run(order(tmp_path, runner))
     before = journal(tmp_path)
-    Heard().run(plan(tmp_path, runner, **{"budget.pairs": 6, "indifference_zone": 0.02}))
+    Heard().run(order(tmp_path, runner, **{"budget.pairs": 6, "indifference_zone": 0.02}))
     added = journal(tmp_path)[len(before) :]
     assert [line.split()[1] for line in added] == ["16", "16", "17", "17"]
 
@@ -251,7 +255,7 @@ def test_without_finalists_single_runs_are_called_what_they_are(
 ) -> None:
     changes = {"budget.finalists": 0, "budget.screen": 0, "budget.trials": 16}
     heard = Heard()
-    heard.run(plan(tmp_path, site(tmp_path, SMALL_CHUNKS), **changes))
+    heard.run(order(tmp_path, site(tmp_path, SMALL_CHUNKS), **changes))
     assert heard.lines == []
     data = told(tmp_path)
     assert (data["final"], data["fidelity"]) == (None, None)
@@ -263,7 +267,7 @@ def test_limits_that_nothing_keeps_are_answered_with_the_nearest_miss(
 ) -> None:
     missed = "{'ttft_p99_ms': 0.075 if candidate.knobs['max_num_batched_tokens'] == 512 else 0.2}"
     heard = Heard()
-    heard.run(plan(tmp_path, site(tmp_path, EQUAL, constraints=missed), **{"budget.trials": 16}))
+    heard.run(order(tmp_path, site(tmp_path, EQUAL, constraints=missed), **{"budget.trials": 16}))
     assert not any("final" in line for line in heard.lines)
     data = told(tmp_path)
     assert data["best"] is None
@@ -273,7 +277,7 @@ def test_limits_that_nothing_keeps_are_answered_with_the_nearest_miss(
 
 
 def test_a_simulated_study_has_no_screen_and_no_final(tmp_path: Path) -> None:
-    Heard().run(plan(tmp_path, load_runner("simulator"), **{"budget.trials": 16}))
+    Heard().run(order(tmp_path, load_runner("simulator"), **{"budget.trials": 16}))
     data = told(tmp_path)
     assert (data["final"], data["fidelity"], data["nearest_miss"]) == (None, None, None)
     assert "simulated, nothing was measured" in data["verdict"]

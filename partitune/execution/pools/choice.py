@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from partitune.errors import SpecError
 from partitune.execution.driver import Driver, Spanning
-from partitune.execution.pools.pools import LocalPool, Pool, RayPool, WarmingPool
+from partitune.execution.pools.local import LocalPool
+from partitune.execution.pools.pool import Pool
+from partitune.execution.pools.ray import RayPool
+from partitune.execution.pools.warming import WarmingPool
 from partitune.spec.runner import Runner
 
 

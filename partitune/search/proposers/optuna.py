@@ -1,8 +1,6 @@
 """Optuna proposes flags and names a plan; the exact planner turns the plan into layers per stage.
 
 Decisions:
-- The first candidates are fixed: the engine's default with default flags, the exact solution with default flags, then
-  the seeds. Only then does the sampler speak.
 - The study lives in memory, and is a function of the finished trials in their order: each enters it in one way,
   whether it just arrived or was read back. What an ask proposes follows from the random seed, those trials, and what is
   in flight. So a study that ran one candidate at a time goes on after a kill exactly as it would have without it, and
@@ -30,10 +28,10 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import Trial, TrialState, create_trial
 
 from partitune.analysis.pareto import front
-from partitune.candidate import Candidate, Knob, Objective, Outcome, Result
+from partitune.candidate import Knob, Objective, Outcome, Result, Submission
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT
-from partitune.search.space import Domain, Proposal, Space
+from partitune.search.space import Domain, Space
 from partitune.spec.knobs import WholeRange
 
 #: Asks in a row that gave nothing new before what is left of a small space is walked through, or of a large one drawn.
@@ -71,7 +69,6 @@ class OptunaProposer:
         self._seed = seed
         self._study = self._new_study()
         self._distributions = distributions(space)
-        self._first = space.first_proposals()  # worked out as they are asked for: a finished study asks for none
         self._grid = _shuffled_grid(self._distributions, seed)
         self._known: set[str] = set()
         self._pending: dict[str, Trial | None] = {}
@@ -81,12 +78,8 @@ class OptunaProposer:
         self._finished = 0
         self._worst: list[float | None] = [None for _ in self._objectives]
 
-    def ask(self) -> Proposal | None:
+    def ask(self) -> Submission | None:
         """The next new candidate; None when the space holds nothing that was not tried."""
-        for proposal in self._first:
-            if self._is_new(proposal):
-                self._pending[proposal.candidate.digest] = None
-                return proposal
         if not self._distributions:
             return None
         self._teach()
@@ -98,15 +91,18 @@ class OptunaProposer:
             self._study.tell(trial, state=TrialState.FAIL)  # TPE does not look at these
         return None
 
-    def reserve(self, candidate: Candidate) -> None:
-        """Never propose `candidate`: somebody else did."""
-        self._pending.setdefault(candidate.digest, None)
+    def reserve(self, submission: Submission) -> bool:
+        """Never propose this candidate from now on. False where it was proposed or told of before."""
+        new = self._is_new(submission)
+        if new:
+            self._pending[submission.candidate.digest] = None
+        return new
 
-    def _is_new(self, proposal: Proposal) -> bool:
-        digest = proposal.candidate.digest
+    def _is_new(self, submission: Submission) -> bool:
+        digest = submission.candidate.digest
         return digest not in self._known and digest not in self._pending
 
-    def _decoded(self, params: Mapping[str, Knob]) -> Proposal | None:
+    def _decoded(self, params: Mapping[str, Knob]) -> Submission | None:
         try:
             return self._space.decode(params)
         except InfeasibleSpace:
@@ -121,12 +117,12 @@ class OptunaProposer:
                 yield self._next_trial(attempt, startup=sys.maxsize)
             return
         for params in self._grid:  # never from the start: what was passed over once is never new again
-            proposal = self._decoded(params)
-            if proposal is not None and self._is_new(proposal):
+            decoded = self._decoded(params)
+            if decoded is not None and self._is_new(decoded):
                 self._study.enqueue_trial(params)
                 yield self._next_trial(PATIENCE)
 
-    def tell(self, result: Result, label: str) -> None:
+    def tell(self, submission: Submission, result: Result) -> None:
         """Record a finished trial, asked for here or read back."""
         digest = result.candidate.digest
         trial = self._pending.pop(digest, None)
@@ -139,16 +135,16 @@ class OptunaProposer:
             worst = self._worst[index]
             if value is not None and (worst is None or one.cost(value) > one.cost(worst)):
                 self._worst[index] = value
-        params = self._params_of(result.candidate, label)
+        params = self._params_of(submission)
         if result.outcome in (Outcome.OK, Outcome.INFEASIBLE) and params is not None:
             told = self._worst if any(value is None for value in values) else values
             self._lessons.append(_Lesson(params, [value or 0.0 for value in told], result))
         if len(self._lessons) - self._epoch_start >= EPOCH:
             self._begin_epoch()
 
-    def _params_of(self, candidate: Candidate, label: str) -> dict[str, Knob] | None:
-        """What proposes `candidate`; None outside the space: a default or seed that the knobs exclude."""
-        known = self._space.encode(candidate, label.partition(":")[2])
+    def _params_of(self, submission: Submission) -> dict[str, Knob] | None:
+        """What proposes this candidate; None outside the space: a default or seed that the knobs exclude."""
+        known = self._space.encode(submission.candidate, submission.plan)
         if known is None or any(
             name not in known or not domain._contains(domain.to_internal_repr(known[name]))
             for name, domain in self._distributions.items()

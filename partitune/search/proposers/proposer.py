@@ -1,24 +1,31 @@
-"""A proposer says what to measure next and learns from what came back.
+"""A proposer says what to run next and learns from what came back.
 
-Decision: `tell` takes a finished Result and nothing else, because a result read back from the database must teach
-exactly as much as one that just arrived: resuming a study is telling it its past.
+Decision: `tell` takes what was asked for and what it gave, and nothing else, because a result read back from the
+database must teach exactly as much as one that just arrived: resuming a study is telling it its past.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from partitune.candidate import Result
-from partitune.search.space import Proposal
+from partitune.candidate import Result, Submission
 
 
 class Proposer(Protocol):
-    """Proposes candidates; never the same one twice."""
+    """Asks for runs; never for the same one twice."""
 
-    def ask(self) -> Proposal | None:
-        """The next candidate, None when nothing new is left to try."""
+    def ask(self) -> Submission | None:
+        """The next run; None when there is none, for now at least where some are not told of yet."""
         ...
 
-    def tell(self, result: Result, label: str) -> None:
-        """Learn from a finished trial, asked for here or read back from the store."""
+    def tell(self, submission: Submission, result: Result) -> None:
+        """Learn from a run that ended, asked for here or read back from the store."""
+        ...
+
+
+class Reserving(Proposer, Protocol):
+    """A proposer that leaves alone what others ask for."""
+
+    def reserve(self, submission: Submission) -> bool:
+        """Never ask for this candidate from now on. False where it was asked for, or told of, before."""
         ...

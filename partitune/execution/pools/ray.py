@@ -1,23 +1,20 @@
-"""Where candidates run: in this process, or on Ray workers. One protocol, one contract test.
+"""On Ray workers, as many candidates at once as the cluster has room for.
 
-Decision: asynchronous refill without a round barrier: `free_slots` says how many more may be submitted, `next_done`
-returns whichever finishes first. Ray costs about ten seconds to start, so `WarmingPool` runs the first candidates in
-process until the cluster is there. A measured candidate is never silently run again: nothing has retries, and a
-worker or node that dies makes its candidate `lost`. A whole cluster that dies is waited for.
+Decision: a cluster that dies is no reason to end a search: what ran there is `lost`, what is submitted waits until the
+cluster is back, for a while. It is noticed here, before Ray gives up this process.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
-from partitune.candidate import Candidate, Outcome, Result
+from partitune.candidate import Outcome, Result, Submission
 from partitune.errors import ClusterError
-from partitune.execution.driver import Driver, prepare, run
+from partitune.execution.driver import Driver
+from partitune.execution.pools.pool import Pool
 from partitune.execution.ray.cluster import RayCluster
 from partitune.execution.ray.groups import RayGroup, machines
 from partitune.execution.ray.nodes import answer
@@ -31,87 +28,7 @@ LATE_S = 180.0
 PATIENCE_S = 1800.0
 
 
-class Pool(Protocol):
-    """Runs candidates. A context manager: leaving it ends what it started."""
-
-    @property
-    def description(self) -> str:
-        """One phrase for the progress line."""
-        ...
-
-    @property
-    def free_slots(self) -> int:
-        """How many candidates may be submitted now without waiting."""
-        ...
-
-    @property
-    def running(self) -> int:
-        """Candidates submitted and not yet returned."""
-        ...
-
-    def submit(self, candidate: Candidate, repeat: int = 0) -> None:
-        """Start measuring `candidate`; `repeat` says which run of it this is and comes back with the result."""
-        ...
-
-    def next_done(self, timeout_s: float | None) -> Result | None:
-        """The next finished result; None when `timeout_s` passes first or nothing runs."""
-        ...
-
-    def prepare(self) -> tuple[str, ...]:
-        """What the driver checks once before its first candidate, where candidates run; what a person should know.
-
-        Raises:
-            PartituneError: no candidate could be measured.
-        """
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class LocalPool:
-    """One slot, in this process: a candidate runs when its result is asked for."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._queue: deque[tuple[Candidate, int]] = deque()
-        self.description = "in process"
-
-    @property
-    def free_slots(self) -> int:
-        """1 while idle, else 0."""
-        return 0 if self._queue else 1
-
-    @property
-    def running(self) -> int:
-        """Candidates waiting for `next_done`."""
-        return len(self._queue)
-
-    def submit(self, candidate: Candidate, repeat: int = 0) -> None:
-        """Queue `candidate`."""
-        self._queue.append((candidate, repeat))
-
-    def next_done(self, timeout_s: float | None) -> Result | None:  # noqa: ARG002 - nothing to wait for in process
-        """Run the oldest queued candidate."""
-        return run(self._driver, *self._queue.popleft()) if self._queue else None
-
-    def prepare(self) -> tuple[str, ...]:
-        """Check in this process."""
-        return prepare(self._driver)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._queue.clear()
-
-
-class RayPool:
+class RayPool(Pool):
     """Ray actors with one candidate at a time: as many as the cluster has CPUs, or room for `group`; `slots` at most.
 
     Actors rather than tasks: twice the trials a second, as nothing is scheduled and unpickled for each of them.
@@ -137,9 +54,9 @@ class RayPool:
         self._had_room = 0.0  # when the cluster last could hold a candidate
         self._workers: RayWorkers | None = None  # None while there is no cluster
         self._idle: list[Any] = []
-        self._refs: dict[Any, tuple[Candidate, int, Any]] = {}  # what is awaited: which run, from which worker
+        self._refs: dict[Any, tuple[Submission, Any]] = {}  # what is awaited, and from which worker
         self._lost: deque[Result] = deque()
-        self._waiting: deque[tuple[Candidate, int]] = deque()
+        self._waiting: deque[Submission] = deque()
         self._away: _Away | None = None
         self._checked = 0.0
         self._name = f"Ray at {address}" if address else "Ray, local"
@@ -207,13 +124,13 @@ class RayPool:
         """Candidates not yet returned."""
         return len(self._refs) + len(self._waiting) + len(self._lost)
 
-    def submit(self, candidate: Candidate, repeat: int = 0) -> None:
-        """Start one candidate, as soon as there is a cluster."""
+    def submit(self, submission: Submission) -> None:
+        """Start it, as soon as there is a cluster."""
         if self._workers is None:
-            self._waiting.append((candidate, repeat))
+            self._waiting.append(submission)
             return
         worker = self._idle.pop() if self._idle else self._workers.new()
-        self._refs[worker.run.remote(candidate, repeat)] = (candidate, repeat, worker)
+        self._refs[worker.run.remote(submission.candidate, submission.repeat)] = (submission, worker)
 
     def next_done(self, timeout_s: float | None) -> Result | None:
         """Wait for any candidate. Raises ClusterError when the cluster stays away."""
@@ -235,7 +152,7 @@ class RayPool:
         ready, _ = ray.wait(list(self._refs), num_returns=1, timeout=timeout_s)
         if not ready:
             return None
-        candidate, repeat, worker = self._refs.pop(ready[0])
+        submission, worker = self._refs.pop(ready[0])
         try:
             result: Result = ray.get(ready[0])
         except ray.exceptions.RayError as error:
@@ -244,7 +161,7 @@ class RayPool:
                 self._lose(reason)
             else:
                 self._release(worker)
-            return Result(candidate, Outcome.LOST, f"Ray lost the worker: {first_line}", repeat=repeat)
+            return _lost(submission, f"Ray lost the worker: {first_line}")
         if result.outcome is Outcome.LOST:
             self._release(worker)  # a machine of its group is gone, or may not be used
         else:
@@ -257,10 +174,7 @@ class RayPool:
 
     def _lose(self, reason: str) -> None:
         """Give up the cluster before Ray gives up this process."""
-        self._lost.extend(
-            Result(candidate, Outcome.LOST, f"Ray lost the cluster: {reason}", repeat=repeat)
-            for candidate, repeat, _ in self._refs.values()
-        )
+        self._lost.extend(_lost(submission, f"Ray lost the cluster: {reason}") for submission, _ in self._refs.values())
         self._refs.clear()
         self._idle.clear()
         self._workers = None
@@ -284,16 +198,11 @@ class RayPool:
             return
         self._away = None
         while self._waiting:
-            self.submit(*self._waiting.popleft())
+            self.submit(self._waiting.popleft())
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for worker in (*self._idle, *(worker for _, _, worker in self._refs.values())):
+    def close(self) -> None:
+        """End the workers, and a cluster of its own."""
+        for worker in (*self._idle, *(worker for _, worker in self._refs.values())):
             self._release(worker)
         self._idle.clear()
         self._refs.clear()
@@ -315,71 +224,5 @@ class _Away:
         self.pause_s = min(2 * self.pause_s, 60.0)
 
 
-class WarmingPool:
-    """Runs in process until a Ray of our own is up, then hands over.
-
-    If it does not come up, the search goes on in process and `description` says so. A cluster that somebody named is
-    there or is not, so it needs no warming: that is RayPool's.
-    """
-
-    def __init__(self, driver: Driver, slots: int | None = None) -> None:
-        self._local = LocalPool(driver)
-        self._ray = RayPool(driver, None, slots)
-        self._ready = threading.Event()
-        self._failure: ClusterError | None = None
-        self._starter = threading.Thread(target=self._start, name="ray-start", daemon=True)
-
-    def _start(self) -> None:
-        try:
-            self._ray.start()
-        except ClusterError as error:
-            self._failure = error
-        finally:
-            self._ready.set()
-
-    @property
-    def _active(self) -> LocalPool | RayPool:
-        if self._local.running or not self._ready.is_set() or self._failure is not None:
-            return self._local
-        return self._ray
-
-    @property
-    def description(self) -> str:
-        """The pool that takes the next candidate."""
-        if self._failure is not None:
-            return f"{self._active.description} (Ray did not start: {str(self._failure).splitlines()[0]})"
-        return self._active.description + ("" if self._ready.is_set() else " (Ray is starting)")
-
-    @property
-    def free_slots(self) -> int:
-        """Free slots of the active pool."""
-        return self._active.free_slots
-
-    @property
-    def running(self) -> int:
-        """Running in either pool."""
-        return self._local.running + self._ray.running
-
-    def submit(self, candidate: Candidate, repeat: int = 0) -> None:
-        """Submit to the active pool."""
-        self._active.submit(candidate, repeat)
-
-    def next_done(self, timeout_s: float | None) -> Result | None:
-        """From whichever pool has work."""
-        return (self._local if self._local.running else self._ray).next_done(timeout_s)
-
-    def prepare(self) -> tuple[str, ...]:
-        """Check in this process: only the simulator runs here and there alike."""
-        return self._local.prepare()
-
-    def __enter__(self) -> Self:
-        self._starter.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # A cluster still starting has to be up before it can be ended; leaving it would orphan its processes.
-        self._starter.join()
-        if self._failure is None:
-            self._ray.__exit__(kind, error, trace)
+def _lost(submission: Submission, reason: str) -> Result:
+    return Result(submission.candidate, Outcome.LOST, reason, repeat=submission.repeat)

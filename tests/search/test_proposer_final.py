@@ -1,4 +1,4 @@
-"""The loop of the final: order, lost runs, several at once, and where it ends."""
+"""The final in the loop: order, lost runs, several at once, and where it ends."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from partitune.analysis.final import Final, Run, measured_value, most_runs
-from partitune.candidate import Candidate, Measurement, Objective, Outcome, Result
-from partitune.execution.pools.pools import LocalPool
+from partitune.analysis.final import Final, Run, most_runs
+from partitune.candidate import Candidate, Measurement, Objective, Outcome, Result, Submission
+from partitune.execution.pools.local import LocalPool
 from partitune.search.budget import Budget, Progress
-from partitune.search.finals import play
+from partitune.search.events import Unwatched
+from partitune.search.loop import search
+from partitune.search.proposers.final import FinalProposer
+from partitune.search.proposers.proposer import Proposer
+from tests.contracts.proposer import ProposerContract
 from tests.scripted import measurement
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
+EVERYTHING = Budget(None)
 CANDIDATES = {trial: Candidate((trial + 1,)) for trial in range(9)}
 
 
@@ -56,30 +61,58 @@ class ManySlots(LocalPool):
 class Recorder:
     """Remembers runs; a run that comes twice is a fault."""
 
-    def __init__(self, stop_after: int | None = None) -> None:
+    def __init__(self, proposer: FinalProposer, stop_after: int | None = None) -> None:
         self.runs: dict[Run, Result] = {}
-        self._stop_after = stop_after
+        self._proposer, self._stop_after = proposer, stop_after
 
-    def record_run(self, run: Run, result: Result) -> None:
+    def record(self, submission: Submission, result: Result) -> int:
         if len(self.runs) == self._stop_after:
             raise KeyboardInterrupt
+        run = self._proposer.run_of(submission)
         assert run not in self.runs
         assert result.repeat == run.load
         self.runs[run] = result
-
-    @property
-    def values(self) -> dict[Run, float | None]:
-        return {run: measured_value(result, THROUGHPUT) for run, result in self.runs.items()}
+        return run.trial
 
 
 def final(finalists: int = 4, pairs: int = 3) -> Final:
     return Final(THROUGHPUT, 0, dict.fromkeys(range(1, finalists + 1), 100.0), pairs)
 
 
+def play(
+    pool: LocalPool,
+    told: Recorder | None = None,
+    stop_after: int | None = None,
+    budget: Budget = EVERYTHING,
+    progress: Progress | None = None,
+) -> tuple[bool, Recorder]:
+    """Run a final that knows the runs of `told`: whether it is over, and what ran."""
+    shown = progress or Progress()
+    proposer = FinalProposer(final(), CANDIDATES, shown)
+    for run, result in {} if told is None else told.runs.items():
+        proposer.tell(Submission(result.candidate, repeat=run.load), result)
+    recorder = Recorder(proposer, stop_after)
+    try:
+        shown.stopped = search(proposer, pool, recorder, budget, shown, Unwatched())
+    except KeyboardInterrupt:
+        assert stop_after is not None
+    return not proposer.due, recorder
+
+
+class TestFinalProposer(ProposerContract):
+    size = most_runs(4, 3)
+    at_once = 4
+    driver = Launched()
+
+    def make(self) -> Proposer:
+        return FinalProposer(final(), CANDIDATES, Progress())
+
+
 @pytest.mark.parametrize("slots", [1, 3, 50])
 def test_every_run_is_made_once_however_many_run_at_once(slots: int) -> None:
-    recorder, pool = Recorder(), ManySlots(slots)
-    assert play(final(), CANDIDATES, {}, pool, recorder, Budget(1), Progress())
+    pool = ManySlots(slots)
+    over, recorder = play(pool)
+    assert over
     assert len(recorder.runs) == most_runs(4, 3) == 12
     assert set(pool.attempts.values()) == {1}
     assert {run.trial for run in recorder.runs if run.phase == "verdict"} == {0, 4}
@@ -88,14 +121,15 @@ def test_every_run_is_made_once_however_many_run_at_once(slots: int) -> None:
 
 
 def test_a_lost_run_is_made_once_more_and_then_stored_as_lost() -> None:
-    recorder, pool = Recorder(), ManySlots(2, lambda result, attempt: attempt == 1)
-    assert play(final(), CANDIDATES, {}, pool, recorder, Budget(1), Progress())
+    pool = ManySlots(2, lambda result, attempt: attempt == 1)
+    over, recorder = play(pool)
+    assert over
     assert set(pool.attempts.values()) == {2}
     assert {result.outcome for result in recorder.runs.values()} == {Outcome.OK}
     doomed = CANDIDATES[4].digest
-    recorder = Recorder()
     pool = ManySlots(2, lambda result, attempt: result.candidate.digest == doomed)
-    assert play(final(), CANDIDATES, {}, pool, recorder, Budget(1), Progress())
+    over, recorder = play(pool)
+    assert over
     assert recorder.runs[Run("selection", 1, 4)].outcome is Outcome.LOST
     assert {run.trial for run in recorder.runs if run.phase == "verdict"} == {0, 3}
     assert pool.attempts[doomed, 1] == 2
@@ -103,20 +137,31 @@ def test_a_lost_run_is_made_once_more_and_then_stored_as_lost() -> None:
 
 @pytest.mark.parametrize("stored", range(12))
 def test_a_final_that_was_stopped_anywhere_makes_the_rest(stored: int) -> None:
-    whole = Recorder()
-    play(final(), CANDIDATES, {}, ManySlots(1), whole, Budget(1), Progress())
-    first, second = Recorder(stop_after=stored), Recorder()
-    with pytest.raises(KeyboardInterrupt):
-        play(final(), CANDIDATES, {}, ManySlots(1), first, Budget(1), Progress())
-    assert play(final(), CANDIDATES, first.values, ManySlots(1), second, Budget(1), Progress())
+    _, whole = play(ManySlots(1))
+    over, first = play(ManySlots(1), stop_after=stored)
+    assert not over
+    over, second = play(ManySlots(1), told=first)
+    assert over
     assert list(first.runs) + list(second.runs) == list(whole.runs)
 
 
-def test_the_budget_ends_a_final_and_says_so() -> None:
-    progress, recorder = Progress(gpus=2, gpu_hours=1.0, stopped="the budget of 8 trials is spent"), Recorder()
-    assert not play(final(), CANDIDATES, {}, ManySlots(1), recorder, Budget(8, gpu_hours=1.0), progress)
+def test_the_budget_ends_a_final() -> None:
+    progress = Progress(gpus=2, gpu_hours=1.0)
+    over, recorder = play(ManySlots(1), budget=Budget(None, gpu_hours=1.0), progress=progress)
+    assert not over
     assert recorder.runs == {}
-    assert progress.stopped == "the budget of 1 GPU-hours is spent; the final is not finished"
-    progress = Progress(stopped="the budget of 8 trials is spent")
-    assert play(final(), CANDIDATES, {}, ManySlots(1), Recorder(), Budget(8, hours=1), progress)
-    assert progress.stopped == "the budget of 8 trials is spent"
+    assert progress.stopped == "the budget of 1 GPU-hours is spent"
+    assert play(ManySlots(1), budget=Budget(None, hours=1))[0]
+
+
+def test_the_runs_of_a_final_are_no_trials() -> None:
+    progress = Progress(finished=8)
+    play(ManySlots(1), progress=progress)
+    assert progress.finished == 8
+    assert progress.outcomes == {Outcome.OK: 12}
+    assert progress.phase == "final, verdict, pair 3, trial 4 (12 of at most 12 runs)"
+
+
+@pytest.mark.parametrize("run", [Run("selection", 1, 4), Run("selection", 10, 2), Run("verdict", 1, 0)])
+def test_a_run_is_known_by_its_load(run: Run) -> None:
+    assert Run.under(run.load, run.trial) == run

@@ -1,0 +1,48 @@
+"""What whoever watches a search is told.
+
+Decision: one protocol from the loop to the terminal, each event a method with nothing in it to ask for. What a watcher
+is told of was recorded before.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from partitune.candidate import Result, Submission
+from partitune.search.budget import Progress
+
+
+class Watcher(Protocol):
+    """Hears of everything that happens. An exception that a method raises ends the search, as Ctrl-C does."""
+
+    def submitted(self, progress: Progress, submission: Submission) -> None:
+        """A run was given to the pool."""
+        ...
+
+    def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
+        """A run ended and is recorded; `number` is that of its trial."""
+        ...
+
+    def tick(self, progress: Progress) -> None:
+        """Time passed, or a figure of `progress` changed."""
+        ...
+
+    def said(self, text: str) -> None:
+        """One sentence that a person should read."""
+        ...
+
+
+class Unwatched(Watcher):
+    """Shows nothing; a watcher that shows little overrides what it shows."""
+
+    def submitted(self, progress: Progress, submission: Submission) -> None:
+        """Show nothing."""
+
+    def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
+        """Show nothing."""
+
+    def tick(self, progress: Progress) -> None:
+        """Show nothing."""
+
+    def said(self, text: str) -> None:
+        """Show nothing."""

@@ -1,0 +1,50 @@
+"""The final asks for what is due: runs of the finalists round by round, then the last one and the default in turns.
+
+Decision: `analysis.final` says what is due, which follows from what was told. So a final that was killed is told its
+past like any other proposer and goes on with the runs that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partitune.analysis.final import Final, Run, measured_value, most_runs
+from partitune.candidate import Candidate, Result, Submission
+from partitune.search.budget import Progress
+
+
+class FinalProposer:
+    """Asks for every run of a final once, no more than a round at a time: who is in the next is not known before."""
+
+    def __init__(self, final: Final, candidates: Mapping[int, Candidate], progress: Progress) -> None:
+        """`candidates` are those of all trials, by number; `progress` is told which run comes."""
+        self._final, self._candidates, self._progress = final, candidates, progress
+        self._trials = {candidate.digest: number for number, candidate in candidates.items()}
+        self._done: dict[Run, float | None] = {}
+        self._asked: set[Run] = set()  # and not told of yet
+
+    @property
+    def due(self) -> tuple[Run, ...]:
+        """What is left to run before more is known; nothing: the final is over."""
+        return self._final.standing(self._done)[1]
+
+    def ask(self) -> Submission | None:
+        """The next run that is due."""
+        run = next((run for run in self.due if run not in self._asked), None)
+        if run is None:
+            return None
+        self._asked.add(run)
+        runs = [done for done in self._done if done.trial in (*self._final.finalists, self._final.default)]
+        most = most_runs(len(self._final.finalists), 0 if self._final.default is None else self._final.pairs)
+        self._progress.phase = f"final, {run.text} ({len(runs) + len(self._asked)} of at most {most} runs)"
+        return Submission(self._candidates[run.trial], run.phase, repeat=run.load)
+
+    def tell(self, submission: Submission, result: Result) -> None:
+        """Count a run, asked for here or made before."""
+        run = self.run_of(submission)
+        self._asked.discard(run)
+        self._done[run] = measured_value(result, self._final.objective)
+
+    def run_of(self, submission: Submission) -> Run:
+        """Which run of the final was submitted."""
+        return Run.under(submission.repeat, self._trials[submission.candidate.digest])
