@@ -1,16 +1,23 @@
-"""The one place that knows an engine's spelling, defaults and refusals."""
+"""The engines there are: the one place that lists them.
+
+Decision: an engine is a folder of this room, listed here by its name, whose `engine.py` has its one value `ENGINE`. So
+a further engine is its folder and one line, and is held to the protocols where it is written.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
 from partitune.engines.engine import Engine
-from partitune.engines.sglang.engine import Sglang
-from partitune.engines.vllm.engine import Vllm
 from partitune.errors import SpecError, did_you_mean
 
-_ALL: tuple[Engine, ...] = (Vllm(), Sglang())
-ENGINES: Mapping[str, Engine] = {each.name: each for each in _ALL}
+#: Folders, in the order in which messages name them.
+_FOLDERS = (
+    "vllm",
+    "sglang",
+)
+ENGINES: Mapping[str, Engine] = {name: import_module(f"partitune.engines.{name}.engine").ENGINE for name in _FOLDERS}
 
 
 def engine(name: str, source: str = "engine.name") -> Engine:

@@ -162,3 +162,6 @@ class Sglang(Engine):
             raise OutOfMemory(str(error), excess=(error.excess or 1.0) / plan.block_size) from error
         except SpecError as error:
             raise Refused(f"SGLang: {error}", excess=1.0) from error
+
+
+ENGINE: Engine = Sglang()

@@ -160,3 +160,6 @@ class Vllm(Engine):
 def _fits_length(deployment: Deployment) -> bool:
     """True where the engine shortens max_model_len until one request fits."""
     return deployment.knobs.get("max_model_len") == -1
+
+
+ENGINE: Engine = Vllm()
