@@ -25,7 +25,8 @@ FLAG_RULES = frozenset({"unknown-flag", "removed-flag", "flag-value"})
 #: Rules about model and sizes alone: where one is broken no candidate can ever run.
 SIZE_RULES = frozenset({
     "all2all-backend", "dcp", "expert-cut", "expert-width", "experts-missing", "fewer-layers-than-stages",
-    "heads-over-tp", "kv-heads-over-tp", "no-pipeline-support", "nodes", "pcp", "stages-over-nodes",
+    "heads-over-tp", "kv-heads-over-tp", "no-pipeline-support", "nodes", "parallelism-missing", "pcp",
+    "stages-over-nodes",
 })  # fmt: skip
 
 
