@@ -1,0 +1,1 @@
+"""Toy: fixed groups of requests that follow one another through the stages."""

@@ -1,0 +1,116 @@
+"""Toy as the rest of partitune sees it: a thin face on what stands beside it. Source: Toy 1.2 `program.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from partitune.engines.toy.kv_planning import kv_blocks, plan_kv
+from partitune.engines.toy.launch import ToyLaunch
+from partitune.engines.toy.logs import ToyReadout
+from partitune.engines.toy.rules import faults
+from partitune.engines.toy.scheduler import simulate
+
+from partitune.candidate import Knob
+from partitune.costs.cost_model import Floats, StageCosts
+from partitune.costs.memory import MemorySettings
+from partitune.engines.default_splits import chosen_split, remainder_first
+from partitune.engines.deployment import Deployment
+from partitune.engines.engine import Engine
+from partitune.engines.memory import KvPlan
+from partitune.engines.rules import Violation
+from partitune.engines.scheduling import Flow
+from partitune.engines.versions import Version, VersionRange
+from partitune.errors import SpecError
+from partitune.simulation.overheads import Overheads
+from partitune.simulation.request import Request
+from partitune.simulation.run import Run
+
+_OVERHEADS = Overheads(engine_step_s=1e-4)
+
+
+class Toy(Engine):
+    """The engine Toy."""
+
+    name = "toy"
+    versions_read = VersionRange("Toy", oldest=Version(1, 0), newest=Version(1, 2))
+    written_by_partitune: ClassVar[Mapping[str, str]] = {
+        "TOY_STAGE_LAYERS": "seeds, knobs.partition or --partition",
+        "model": "model",
+        "stages": "parallel.pp",
+        "tensor_ranks": "parallel.tp",
+    }
+    launch = ToyLaunch()
+    readout = ToyReadout()
+
+    def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
+        """The first stages take one more, in every release."""
+        return chosen_split(layers, stages, remainder_first, rule)
+
+    def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
+        """The same on every GPU."""
+        return {"batch_tokens": 4096, "running_requests": 128, "page_tokens": 16, "memory_share": 0.9}
+
+    def check(self, deployment: Deployment) -> tuple[Violation, ...]:
+        """Every rule that the deployment breaks."""
+        return tuple(faults(deployment))
+
+    def memory_settings(self, deployment: Deployment) -> MemorySettings:
+        """A share of the card, one graph."""
+        knobs = self.effective_knobs(deployment)
+        return MemorySettings(
+            max_num_batched_tokens=int(knobs["batch_tokens"]),
+            max_num_seqs=int(knobs["running_requests"]),
+            gpu_memory_utilization=float(knobs["memory_share"]),
+            graph_sizes=1,
+        )
+
+    def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
+        """Pages of one partition."""
+        return plan_kv(
+            deployment, partition, free_bytes, self._page_tokens(deployment), self.fewest_kv_blocks(deployment)
+        )
+
+    def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
+        """Pages per (stage, first layer, end layer)."""
+        return kv_blocks(deployment, free_bytes, self._page_tokens(deployment))
+
+    def fewest_kv_blocks(self, deployment: Deployment) -> int:
+        """Pages of the longest request."""
+        return -(-deployment.architecture.max_position // self._page_tokens(deployment))
+
+    def flow(self, deployment: Deployment) -> Flow:
+        """A group a stage."""
+        knobs, stages = self.effective_knobs(deployment), deployment.stages
+        running = int(knobs["running_requests"])
+        return Flow(
+            "groups",
+            cohorts=stages,
+            step_tokens=int(knobs["batch_tokens"]),
+            max_requests=running,
+            cohort_requests=max(1, running // stages),
+            notes=self.notes(deployment.version),
+            levers={"fill": "a smaller batch_tokens", "host": "larger steps (batch_tokens)"},
+        )
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        deployment: Deployment,
+        plan: KvPlan,
+        costs: StageCosts,
+        *,
+        concurrency: int | None = None,
+        record_timeline: bool = False,
+        overheads: Overheads | None = None,
+    ) -> Run:
+        """Group after group."""
+        if record_timeline:
+            raise SpecError("--trace: Toy's pipeline cannot be drawn; leave --trace out")
+        return simulate(requests, self.flow(deployment), plan, costs, overheads or _OVERHEADS, concurrency)
+
+    def _page_tokens(self, deployment: Deployment) -> int:
+        return int(self.effective_knobs(deployment)["page_tokens"])
+
+
+ENGINE: Engine = Toy()
