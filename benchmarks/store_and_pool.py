@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from partitune.candidate import Candidate, Knob, Measurement, Result, StageReport, Submission
+from partitune.candidate import Candidate, FlagValue, Measurement, Result, StageReport, Submission
 from partitune.execution.pools.ray import RayPool
 from partitune.planning.resolve import resolve
 from partitune.search.budget import Budget, Progress
@@ -52,7 +52,7 @@ class Points:
     """Points of a space one after the other, as a sampler would propose them, and nothing learnt."""
 
     def __init__(self, space: Space) -> None:
-        self._start = dict(space.starting_knobs)
+        self._start = dict(space.starting_flags)
         self._partition = list(space.problem.default_partition)
         self._number = 0
 
@@ -64,8 +64,8 @@ class Points:
             left, shift = divmod(left, 5)
             partition[stage] += shift - 2
             partition[stage + 1] -= shift - 2
-        knobs: dict[str, Knob] = {**self._start, "max_num_batched_tokens": (512, 1024, 2048)[self._number % 3]}
-        return Submission(Candidate(tuple(partition), knobs), "sampler", f"front-{self._number % 5}")
+        flags: dict[str, FlagValue] = {**self._start, "max_num_batched_tokens": (512, 1024, 2048)[self._number % 3]}
+        return Submission(Candidate(tuple(partition), flags), "sampler", f"front-{self._number % 5}")
 
     def tell(self, submission: Submission, result: Result) -> None:
         """Learn nothing."""

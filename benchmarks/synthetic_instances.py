@@ -21,20 +21,20 @@ from itertools import product
 
 import numpy as np
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.errors import InfeasibleSpace
 from partitune.planning.solver import Floats, Solution, along, pareto_front, stage_tensor
 
 LAYERS, STAGES = 93, 8
 IS_FULL = (np.arange(LAYERS) % 4 == 3) | (np.arange(LAYERS) == LAYERS - 1)
-FLAGS: Mapping[str, tuple[Knob, ...]] = {
+FLAGS: Mapping[str, tuple[FlagValue, ...]] = {
     "max_num_batched_tokens": (512, 1024, 2048, 4096, 8192, 16384),
     "max_num_seqs": (8, 16, 32, 48, 64, 96, 128, 192, 256, 512),
     "async_scheduling": (False, True),
     "gpu_memory_utilization": (0.80, 0.84, 0.88, 0.90, 0.92, 0.95),
 }
 #: What the engine starts with.
-DEFAULT_FLAGS: Mapping[str, Knob] = {
+DEFAULT_FLAGS: Mapping[str, FlagValue] = {
     "max_num_batched_tokens": 8192,
     "max_num_seqs": 256,
     "async_scheduling": True,
@@ -119,14 +119,14 @@ class Server:
     def _tensor(self) -> Floats:
         return self.costs.tensor()
 
-    def serve(self, partition: tuple[int, ...], flags: Mapping[str, Knob]) -> Served:
+    def serve(self, partition: tuple[int, ...], flags: Mapping[str, FlagValue]) -> Served:
         """Steady state: equal micro-batches, as many in flight as there are stages, or one more."""
         tokens = along(self._kv_tokens(flags), partition)
         if tokens.min() <= _PROMPT + _OUTPUT:
             return Served(0.0, float(-along(self._free_gb(flags), partition).min()) + 1.0, 0.0)
         return self._served(float(along(self._tensor, partition).max()), float(tokens.min()), flags)
 
-    def front(self, flags: Mapping[str, Knob]) -> tuple[Solution, ...]:
+    def front(self, flags: Mapping[str, FlagValue]) -> tuple[Solution, ...]:
         """The exact front of slowest stage and KV tokens. Raises InfeasibleSpace."""
         tokens = self._kv_tokens(flags)
         return pareto_front(np.where(tokens > _PROMPT + _OUTPUT, self._tensor, np.inf), tokens)
@@ -147,7 +147,7 @@ class Server:
                 best = max([best, *(one.tok_s for one in served if one.feasible)])
         return best
 
-    def _served(self, slowest: float, kv_tokens: float, flags: Mapping[str, Knob]) -> Served:
+    def _served(self, slowest: float, kv_tokens: float, flags: Mapping[str, FlagValue]) -> Served:
         budget = float(flags["max_num_batched_tokens"])
         in_flight = STAGES + (1 if flags["async_scheduling"] else 0)
         running = min(float(flags["max_num_seqs"]), kv_tokens / (_PROMPT + _OUTPUT / 2))
@@ -162,7 +162,7 @@ class Server:
         ttft_s = in_flight * step_s + (STAGES + chunks - 1) * chunk_s
         return Served(rows / step_s, 0.0, ttft_s - _TTFT_LIMIT_S)
 
-    def _free_gb(self, flags: Mapping[str, Knob]) -> Floats:
+    def _free_gb(self, flags: Mapping[str, FlagValue]) -> Floats:
         start, end = np.ogrid[: LAYERS + 1, : LAYERS + 1]
         weights = self.layer_gb * np.maximum(end - start, 0)[None] + self._edge_gb[:, None, None]
         activations = _ACTIVATION_GB_PER_TOKEN * float(flags["max_num_batched_tokens"])
@@ -173,7 +173,7 @@ class Server:
     def _edge_gb(self) -> Floats:
         return np.array([2.3, *[0.0] * (STAGES - 2), 2.3])
 
-    def _kv_tokens(self, flags: Mapping[str, Knob]) -> Floats:
+    def _kv_tokens(self, flags: Mapping[str, FlagValue]) -> Floats:
         """Tokens that every window can hold: counted layer by layer, as cuts fall anywhere between full layers."""
         full = np.concatenate(([0], np.cumsum(IS_FULL)))
         held = (full[None, :] - full[:, None])[None]

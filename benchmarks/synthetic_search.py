@@ -29,7 +29,7 @@ from benchmarks.synthetic_instances import (
     true_costs,
     with_costs,
 )
-from partitune.candidate import Candidate, Knob, Measurement, Objective, Outcome, Result, Submission
+from partitune.candidate import Candidate, FlagValue, Measurement, Objective, Outcome, Result, Submission
 from partitune.execution.driver import MEMORY_CONSTRAINT
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS
 from partitune.planning.solver import Solution
@@ -37,7 +37,7 @@ from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import Proposer
 from partitune.search.space import FREE_PLAN, PLAN, Domain, Space, repaired
-from partitune.spec.knobs import RealRange, WholeRange
+from partitune.spec.domains import RealRange, WholeRange
 
 INSTANCES = 20
 NOISE = 0.02
@@ -46,7 +46,7 @@ LIMITED = "ttft_p99_ms"
 _BOUNDS = ((4, 24),) * STAGES
 
 
-def _every_setting() -> Iterator[dict[str, Knob]]:
+def _every_setting() -> Iterator[dict[str, FlagValue]]:
     return (dict(zip(FLAGS, values, strict=True)) for values in product(*FLAGS.values()))
 
 
@@ -55,7 +55,7 @@ class NestedSpace:
 
     def __init__(self, server: Server) -> None:
         self._server = server  # as it is believed to be
-        self._fronts: dict[tuple[Knob, ...], tuple[Solution, ...]] = {}
+        self._fronts: dict[tuple[FlagValue, ...], tuple[Solution, ...]] = {}
 
     @property
     def parameters(self) -> Mapping[str, Domain]:
@@ -71,20 +71,20 @@ class NestedSpace:
         plan, partition, flags = max(tried, key=lambda one: self._believed_tok_s(one[1], one[2]))
         yield Submission(Candidate(partition, flags), "predicted", plan)
 
-    def _believed_tok_s(self, partition: tuple[int, ...], flags: Mapping[str, Knob]) -> float:
+    def _believed_tok_s(self, partition: tuple[int, ...], flags: Mapping[str, FlagValue]) -> float:
         served = self._server.serve(partition, flags)
         return served.tok_s if served.feasible else 0.0
 
-    def decode(self, params: Mapping[str, Knob]) -> Submission:
+    def decode(self, params: Mapping[str, FlagValue]) -> Submission:
         """As `Space.decode`."""
         plan, flags = str(params[PLAN]), {name: params[name] for name in FLAGS}
         return Submission(Candidate(self._planned(plan, flags), flags), "sampler", plan)
 
-    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob]:
+    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue]:
         """As `Space.encode`."""
-        return {**candidate.knobs, PLAN: plan}
+        return {**candidate.flags, PLAN: plan}
 
-    def _planned(self, plan: str, flags: Mapping[str, Knob]) -> tuple[int, ...]:
+    def _planned(self, plan: str, flags: Mapping[str, FlagValue]) -> tuple[int, ...]:
         if plan == DEFAULT_PLAN:
             return DEFAULT_PARTITION
         key = (flags["max_num_batched_tokens"], flags["gpu_memory_utilization"])
@@ -107,15 +107,15 @@ class FlatSpace:
         """As `Space.first_proposals`."""
         yield Submission(Candidate(DEFAULT_PARTITION, DEFAULT_FLAGS), "default", DEFAULT_PLAN)
 
-    def decode(self, params: Mapping[str, Knob]) -> Submission:
+    def decode(self, params: Mapping[str, FlagValue]) -> Submission:
         """As `Space.decode`."""
         weights = [int(params[f"layers_{stage}"]) for stage in range(STAGES)]
         flags = {name: params[name] for name in FLAGS}
         return Submission(Candidate(repaired(weights, _BOUNDS, LAYERS), flags), "sampler", FREE_PLAN)
 
-    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob]:  # noqa: ARG002 - as `Space.encode`
+    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue]:  # noqa: ARG002 - as `Space.encode`
         """As `Space.encode`."""
-        return {**candidate.knobs, **{f"layers_{stage}": count for stage, count in enumerate(candidate.partition)}}
+        return {**candidate.flags, **{f"layers_{stage}": count for stage, count in enumerate(candidate.partition)}}
 
 
 class RandomProposer:
@@ -139,7 +139,7 @@ class RandomProposer:
         """Remember it."""
         self._known.add(result.candidate.digest)
 
-    def _draw(self, domain: Domain) -> Knob:
+    def _draw(self, domain: Domain) -> FlagValue:
         if isinstance(domain, tuple):
             return domain[self._random.integers(len(domain))]
         return int(self._random.integers(int(domain.low), int(domain.high), endpoint=True))
@@ -157,7 +157,7 @@ def regrets(proposer: Proposer, truth: Server, best: float, launches: int, noise
     found: list[float] = []
     reading, lost = -np.inf, 1.0
     while len(found) < launches and (proposal := proposer.ask()) is not None:
-        served = truth.serve(proposal.candidate.partition, proposal.candidate.knobs)
+        served = truth.serve(proposal.candidate.partition, proposal.candidate.flags)
         seen = served.tok_s * (1 + noise * random.standard_normal())
         proposer.tell(proposal, result_of(proposal.candidate, served, seen))
         if served.short_gb > 0:
@@ -180,7 +180,7 @@ def result_of(candidate: Candidate, served: Served, tok_s: float) -> Result:
 
 
 class FailingSpace:
-    """One knob from 0 to 100, over 60 of which nothing starts."""
+    """One flag from 0 to 100, over 60 of which nothing starts."""
 
     @property
     def parameters(self) -> Mapping[str, Domain]:
@@ -191,13 +191,13 @@ class FailingSpace:
         """As `Space.first_proposals`."""
         yield Submission(Candidate((1,), {"x": 10.0}), "default", DEFAULT_PLAN)
 
-    def decode(self, params: Mapping[str, Knob]) -> Submission:
+    def decode(self, params: Mapping[str, FlagValue]) -> Submission:
         """As `Space.decode`."""
         return Submission(Candidate((1,), dict(params)), "sampler", DEFAULT_PLAN)
 
-    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob]:  # noqa: ARG002 - as `Space.encode`
+    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue]:  # noqa: ARG002 - as `Space.encode`
         """As `Space.encode`."""
-        return candidate.knobs
+        return candidate.flags
 
 
 def failures(seed: int, trials: int = 100) -> tuple[float, int]:
@@ -207,7 +207,7 @@ def failures(seed: int, trials: int = 100) -> tuple[float, int]:
     for _ in range(trials):
         proposal = search.ask()
         assert proposal is not None  # a range of reals is never exhausted
-        x = float(proposal.candidate.knobs["x"])
+        x = float(proposal.candidate.flags["x"])
         search.tell(proposal, result_of(proposal.candidate, Served(x, x - 60.0, -1.0), x))
         best, failed = (best, failed + 1) if x > 60 else (max(best, x), failed)
     return best, failed

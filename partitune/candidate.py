@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-#: The key of the layout among the knobs, where files, tables and messages write a candidate.
+#: The key of the layout among the flags, where files, tables and messages write a candidate.
 LAYOUT = "layout"
-#: Values a knob can take. Optuna, SQLite and JSON all know these four.
-Knob = bool | int | float | str
+#: Values a flag can take. Optuna, SQLite and JSON all know these four.
+FlagValue = bool | int | float | str
 
 
 class Outcome(StrEnum):
@@ -34,22 +34,22 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One deployment to try: layers per stage, the engine knobs that vary, and the layout where that varies."""
+    """One deployment to try: layers per stage, the engine flags that vary, and the layout where that varies."""
 
     partition: tuple[int, ...]
-    knobs: Mapping[str, Knob] = field(default_factory=dict)
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
     layout: str | None = None  # by name; None: the search space's own
 
     @classmethod
-    def of_settings(cls, partition: Iterable[int], settings: Mapping[str, Knob]) -> Candidate:
+    def of_settings(cls, partition: Iterable[int], settings: Mapping[str, FlagValue]) -> Candidate:
         """The candidate whose `settings` these are."""
-        knobs = {name: value for name, value in settings.items() if name != LAYOUT}
-        return cls(tuple(partition), knobs, str(settings[LAYOUT]) if LAYOUT in settings else None)
+        flags = {name: value for name, value in settings.items() if name != LAYOUT}
+        return cls(tuple(partition), flags, str(settings[LAYOUT]) if LAYOUT in settings else None)
 
     @property
-    def settings(self) -> dict[str, Knob]:
-        """The knobs, and the layout as if it were one, then by name: what is written wherever a candidate is."""
-        return dict(self.knobs if self.layout is None else sorted({**self.knobs, LAYOUT: self.layout}.items()))
+    def settings(self) -> dict[str, FlagValue]:
+        """The flags, and the layout as if it were one, then by name: what is written wherever a candidate is."""
+        return dict(self.flags if self.layout is None else sorted({**self.flags, LAYOUT: self.layout}.items()))
 
     @property
     def digest(self) -> str:
@@ -58,7 +58,7 @@ class Candidate:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON object with `partition` and `knobs`."""
+        """JSON object with `partition` and `flags`."""
         return {"partition": list(self.partition), "knobs": self.settings}
 
     @classmethod

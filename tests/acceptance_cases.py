@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from partitune.candidate import Candidate, Knob, Measurement
+from partitune.candidate import Candidate, FlagValue, Measurement
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, SchedulerSettings, vllm_settings
@@ -63,7 +63,7 @@ def problem(
     pp: int,
     nodes: int = 1,
     gpus_per_node: int = 8,
-    flags: Mapping[str, Knob] | None = None,
+    flags: Mapping[str, FlagValue] | None = None,
     links: Mapping[str, str] | None = None,
     engine: Mapping[str, str] | None = None,
 ) -> Problem:
@@ -83,19 +83,19 @@ def problem(
     )
 
 
-def measured(posed: Problem, partition: Sequence[int] | None = None, **knobs: Knob) -> Measurement:
+def measured(posed: Problem, partition: Sequence[int] | None = None, **flags: FlagValue) -> Measurement:
     """What the simulator's driver reports; without a partition, of the engine's default split."""
-    return SimulatorDriver(posed).measure(_candidate(posed, partition, knobs))
+    return SimulatorDriver(posed).measure(_candidate(posed, partition, flags))
 
 
-def metric(name: str, posed: Problem, partition: Sequence[int] | None = None, **knobs: Knob) -> float:
+def metric(name: str, posed: Problem, partition: Sequence[int] | None = None, **flags: FlagValue) -> float:
     """One figure of `measured`."""
-    return measured(posed, partition, **knobs).metrics[name]
+    return measured(posed, partition, **flags).metrics[name]
 
 
-def settings_of(posed: Problem, partition: Sequence[int] | None = None, **knobs: Knob) -> SchedulerSettings:
+def settings_of(posed: Problem, partition: Sequence[int] | None = None, **flags: FlagValue) -> SchedulerSettings:
     """The scheduler and KV cache of a start, as the driver hands them to the simulator."""
-    resolved = ResolvedCandidate(posed, _candidate(posed, partition, knobs))
+    resolved = ResolvedCandidate(posed, _candidate(posed, partition, flags))
     return vllm_settings(resolved.deployment, resolved.kv_plan)
 
 
@@ -157,5 +157,5 @@ class AcrossNodes:
         return []
 
 
-def _candidate(posed: Problem, partition: Sequence[int] | None, knobs: Mapping[str, Knob]) -> Candidate:
-    return Candidate(tuple(partition or posed.default_partition), dict(knobs))
+def _candidate(posed: Problem, partition: Sequence[int] | None, flags: Mapping[str, FlagValue]) -> Candidate:
+    return Candidate(tuple(partition or posed.default_partition), dict(flags))

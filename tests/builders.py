@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partitune.candidate import Candidate, Knob, Measurement, Outcome, Result
+from partitune.candidate import Candidate, FlagValue, Measurement, Outcome, Result
 from partitune.costs.measured.operations import MeasuredEngine
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.vllm.engine import Vllm
@@ -20,7 +20,7 @@ from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import load_search_space
 
 
-def shipped_problem(space: str, **changes: Knob) -> Problem:
+def shipped_problem(space: str, **changes: FlagValue) -> Problem:
     """A shipped space with some keys changed; `workload__requests` is `workload.requests`."""
     return resolve(with_settings(load_search_space(space), {key.replace("__", "."): changes[key] for key in changes}))
 

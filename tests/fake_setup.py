@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.execution.processes.ledger import MARKER
 from partitune.execution.processes.node import LocalNodes
 from partitune.execution.processes.process_supervisor import start_ticks
@@ -87,6 +87,6 @@ def marker_of(pid: int) -> str | None:
     return found[0].decode().partition("=")[2] if found else None
 
 
-def candidate(*acts: str, partition: tuple[int, ...] = (20, 16), **knobs: Knob) -> Candidate:
-    told: dict[str, Knob] = {ACT: ",".join(acts)} if acts else {}
-    return Candidate(partition, {**told, **knobs})
+def candidate(*acts: str, partition: tuple[int, ...] = (20, 16), **flags: FlagValue) -> Candidate:
+    told: dict[str, FlagValue] = {ACT: ",".join(acts)} if acts else {}
+    return Candidate(partition, {**told, **flags})

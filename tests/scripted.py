@@ -7,7 +7,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-from partitune.candidate import Candidate, Knob, Measurement, StageReport
+from partitune.candidate import Candidate, FlagValue, Measurement, StageReport
 from partitune.errors import BenchmarkFailed, LaunchFailed, OutOfMemory, Stalled, TimedOut
 
 
@@ -20,10 +20,10 @@ def measurement(throughput: float, **constraints: float) -> Measurement:
 
 @dataclass(frozen=True)
 class ScriptedDriver:
-    """Behaves as `candidate.knobs["act"]` says; throughput is the sum of squares of the partition."""
+    """Behaves as `candidate.flags["act"]` says; throughput is the sum of squares of the partition."""
 
     def measure(self, candidate: Candidate) -> Measurement:
-        act: Knob = candidate.knobs.get("act", "ok")
+        act: FlagValue = candidate.flags.get("act", "ok")
         if act == "oom":
             raise OutOfMemory("stage 1 is short of 3.5 GiB", excess=3.5)
         if act == "launch":

@@ -16,7 +16,7 @@ def stage(number: int, layers: int) -> StageReport:
     return StageReport(number, layers, {"kda": layers}, 1.5, 0.25, 0.125, 0.8, 90 * 2**30, 40 * 2**30, 3000, 2**31)
 
 
-def ok(partition: tuple[int, ...] = (47, 46), *, metrics: dict[str, float] | None = None, **knobs: int) -> Result:
+def ok(partition: tuple[int, ...] = (47, 46), *, metrics: dict[str, float] | None = None, **flags: int) -> Result:
     measurement = Measurement(
         metrics={"output_throughput_tok_s": 1234.5, "ttft_p99_ms": 87.25} if metrics is None else metrics,
         stages=tuple(stage(number, layers) for number, layers in enumerate(partition)),
@@ -28,11 +28,11 @@ def ok(partition: tuple[int, ...] = (47, 46), *, metrics: dict[str, float] | Non
         simulated=True,
         constraints={"ttft_p99_ms": -0.5},
     )
-    return Result(Candidate(partition, knobs), Outcome.OK, "", measurement, {"ttft_p99_ms": -0.5}, 0.75)
+    return Result(Candidate(partition, flags), Outcome.OK, "", measurement, {"ttft_p99_ms": -0.5}, 0.75)
 
 
-def failed(outcome: Outcome = Outcome.FAILED, reason: str = "the engine did not start", **knobs: int) -> Result:
-    return Result(Candidate((47, 46), knobs), outcome, reason)
+def failed(outcome: Outcome = Outcome.FAILED, reason: str = "the engine did not start", **flags: int) -> Result:
+    return Result(Candidate((47, 46), flags), outcome, reason)
 
 
 def start(store: Store, name: str = "k3") -> str:

@@ -35,7 +35,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 ints = st.integers(-(2**63), 2**63 - 1)
 words = st.text(max_size=8)
 counts = st.integers(0, 2**62)
-knobs = st.dictionaries(words, st.booleans() | ints | numbers | words, max_size=3)
+flags = st.dictionaries(words, st.booleans() | ints | numbers | words, max_size=3)
 figures = st.dictionaries(words, numbers | ints, max_size=3)
 stages = st.builds(
     StageReport,
@@ -65,7 +65,7 @@ measurements = st.builds(
     simulated=st.booleans(),
     constraints=figures,
 )
-candidates = st.builds(Candidate, st.lists(st.integers(0, 999), min_size=1, max_size=4).map(tuple), knobs)
+candidates = st.builds(Candidate, st.lists(st.integers(0, 999), min_size=1, max_size=4).map(tuple), flags)
 results = st.builds(
     Result, candidates, st.just(Outcome.OK), st.just(""), measurements, figures, st.floats(0, 1e6)
 ) | st.builds(

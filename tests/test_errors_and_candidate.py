@@ -14,7 +14,7 @@ from partitune import errors
 from partitune.candidate import Candidate, Measurement
 from tests.scripted import measurement
 
-knobs = st.dictionaries(
+flags = st.dictionaries(
     st.text("abcdefghij_", min_size=1), st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
 )
 
@@ -31,13 +31,13 @@ def test_every_error_is_in_the_tree_that_the_docstring_draws() -> None:
     assert all(kind.__name__ in (errors.__doc__ or "") for kind in kinds)
 
 
-@given(partition=st.lists(st.integers(1, 99), min_size=1), knobs=knobs, layout=st.none() | st.text())
+@given(partition=st.lists(st.integers(1, 99), min_size=1), flags=flags, layout=st.none() | st.text())
 def test_a_candidate_is_its_json_and_its_digest_does_not_depend_on_order(
-    partition: list[int], knobs: dict[str, bool | int | float | str], layout: str | None
+    partition: list[int], flags: dict[str, bool | int | float | str], layout: str | None
 ) -> None:
-    one = Candidate(tuple(partition), knobs, layout)
+    one = Candidate(tuple(partition), flags, layout)
     assert Candidate.from_json(one.to_json()) == one
-    assert Candidate(tuple(partition), dict(reversed(knobs.items())), layout).digest == one.digest
+    assert Candidate(tuple(partition), dict(reversed(flags.items())), layout).digest == one.digest
 
 
 def test_a_layout_is_written_and_read_as_it_was_when_it_was_a_knob() -> None:

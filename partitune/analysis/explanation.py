@@ -14,7 +14,7 @@ from typing import Any
 from partitune import __version__
 from partitune.analysis.layout_notes import layout_notes
 from partitune.analysis.limits import Distance, PartDistances, distances
-from partitune.candidate import Candidate, Knob, Result, StageReport
+from partitune.candidate import Candidate, FlagValue, Result, StageReport
 from partitune.costs.cost_model import StageSeconds, decode, prefill
 from partitune.costs.memory import StageMemory
 from partitune.engines.rules import FLAG_RULES
@@ -133,7 +133,9 @@ class Explained:
         }
 
 
-def candidate_of(problem: Problem, partition: str | Sequence[int] | None, settings: Mapping[str, Knob]) -> Candidate:
+def candidate_of(
+    problem: Problem, partition: str | Sequence[int] | None, settings: Mapping[str, FlagValue]
+) -> Candidate:
     """The candidate a person means.
 
     Args:
@@ -146,10 +148,10 @@ def candidate_of(problem: Problem, partition: str | Sequence[int] | None, settin
     """
     wanted = Candidate.of_settings((), settings)
     problem = problem.on(wanted.layout)
-    for name in wanted.knobs:
+    for name in wanted.flags:
         if name in problem.engine.written_by_partitune:
             raise SpecError(f"{name}: partitune writes it; allowed: {problem.engine.written_by_partitune[name]}")
-    if typing := [one for one in problem.engine.check(problem.start(wanted.knobs)) if one.rule in FLAG_RULES]:
+    if typing := [one for one in problem.engine.check(problem.start(wanted.flags)) if one.rule in FLAG_RULES]:
         raise SpecError("; ".join(f"{one.message} [{one.source}]" for one in typing))
     if partition is None:
         return replace(wanted, partition=problem.default_partition)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 
 
 def figure(value: float | None, name: str = "") -> str:
@@ -29,6 +29,6 @@ def gib(size_bytes: float) -> str:
     return f"{size_bytes / (1 << 30):.1f}"
 
 
-def knobs_text(knobs: Mapping[str, Knob]) -> str:
+def flags_text(flags: Mapping[str, FlagValue]) -> str:
     """`max_num_seqs=128 async_scheduling=true`."""
-    return " ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in knobs.items())
+    return " ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in flags.items())

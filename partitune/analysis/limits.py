@@ -1,4 +1,4 @@
-"""How far a deployment is from what its GPUs could do, and which knob brings it nearer.
+"""How far a deployment is from what its GPUs could do, and which flag brings it nearer.
 
 Decision: one product that multiplies out exactly, so that no loss is counted twice or forgotten. The simulated time of
 the load is divided step by step by what would be left if one thing after the other cost nothing:
@@ -71,7 +71,7 @@ class Distance:
     best_partition: tuple[int, ...]  # this one, or one planned for the batches of this run that is worth a change
     partition_gain: float  # most output throughput of those planned over this one's, simulated
     partition_note: str = ""  # whether and why a partition can matter
-    advice: str = ""  # which knob moves the smallest factor
+    advice: str = ""  # which flag moves the smallest factor
 
     @property
     def largest(self) -> str:
@@ -191,7 +191,7 @@ def _better_partitions(
     """
     planner = Planner(problem, stage_bounds(problem.stages, problem.layers), ())
     try:
-        allowed = np.where(planner.allowed(candidate.knobs), tensor, np.inf)
+        allowed = np.where(planner.allowed(candidate.flags), tensor, np.inf)
         even, shortest = minimise_bottleneck(allowed), minimise_sum(allowed)
     except InfeasibleSpace:  # it runs, but no partition fits by the planner's rules
         return (), math.inf

@@ -135,15 +135,15 @@ class Summary:
     def to_csv(self) -> str:
         """Every trial, one a row; the front is marked."""
         on_front = {trial.number for trial in self.pareto}
-        knobs = sorted({name for trial in self.trials for name in trial.result.candidate.settings})
+        flags = sorted({name for trial in self.trials for name in trial.result.candidate.settings})
         measured = [trial.result.measurement for trial in self.trials if trial.result.measurement is not None]
         metrics = sorted({name for one in measured for name in one.metrics})
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["trial", "on_front", "origin", "outcome", "reason", "partition", *knobs, *metrics])
+        rows.writerow(["trial", "on_front", "origin", "outcome", "reason", "partition", *flags, *metrics])
         for trial in self.trials:
             result = trial.result
-            chosen = [result.candidate.settings.get(name, "") for name in knobs]
+            chosen = [result.candidate.settings.get(name, "") for name in flags]
             figures = ["" if (value := result.metric(name)) is None else value for name in metrics]
             partition = format_partition(result.candidate.partition)
             front_mark = int(trial.number in on_front)

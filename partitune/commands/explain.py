@@ -33,7 +33,7 @@ def _explain(arguments: argparse.Namespace) -> int:
 
     problem = _problem(resolve(space_of(arguments)), arguments.part, wants_trace=arguments.trace is not None)
     default = candidate_of(problem, None, {})
-    wanted = candidate_of(problem, arguments.partition, arguments.knobs)
+    wanted = candidate_of(problem, arguments.partition, arguments.flags)
     one = explain(problem, wanted, limits=True)
     other = explain(problem, default) if wanted != default else None
     if arguments.trace is not None and one.result.measurement is not None:

@@ -225,8 +225,8 @@ def _space(arguments: argparse.Namespace) -> SearchSpace:
     from partitune.spec.overrides import parse_settings, with_settings
     from partitune.spec.search_space import load_search_space
 
-    knobs, keys = parse_settings(arguments.set)
-    keys |= {f"engine.flags.{name}": value for name, value in knobs.items()}
+    flags, keys = parse_settings(arguments.set)
+    keys |= {f"engine.flags.{name}": value for name, value in flags.items()}
     keys |= {
         key: value
         for key, value in (("budget.trials", arguments.trials), ("random_seed", arguments.seed))

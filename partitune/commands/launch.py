@@ -36,7 +36,7 @@ def _launch(arguments: argparse.Namespace) -> int:
 
     space = space_of(arguments)
     problem, runner = resolve(space), load_runner(arguments.runner)
-    candidate = candidate_of(problem, arguments.partition, arguments.knobs)
+    candidate = candidate_of(problem, arguments.partition, arguments.flags)
     problem = problem.on(candidate.layout)
     driver = starting_driver(problem, space, runner)
     if not arguments.dry_run:

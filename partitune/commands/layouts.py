@@ -24,7 +24,7 @@ def _layouts(arguments: argparse.Namespace) -> int:
 
     if arguments.space is None:  # where the comparison starts from makes no difference to it
         arguments.tp, arguments.pp = arguments.tp or 1, arguments.pp or 1
-    compared = compare_layouts(space_of(arguments), arguments.knobs)
+    compared = compare_layouts(space_of(arguments), arguments.flags)
     if arguments.json:
         print(json.dumps(compared.to_json()))
     else:

@@ -49,7 +49,7 @@ def _search(arguments: argparse.Namespace) -> int:
 
     stored, runner = (None, "simulator") if arguments.resume is None else stored_search(arguments.db, arguments.resume)
     spec = space_of(arguments, stored)
-    spec = with_settings(spec, {f"engine.flags.{name}": value for name, value in arguments.knobs.items()})
+    spec = with_settings(spec, {f"engine.flags.{name}": value for name, value in arguments.flags.items()})
     study = arguments.resume or (spec.name if arguments.study is None else arguments.study)
     where = (arguments.db, study, arguments.pool, arguments.ray_address)
     asked = {"extend": arguments.extend, "accept_changes": arguments.accept_changes}

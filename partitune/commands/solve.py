@@ -21,7 +21,7 @@ def _solve(arguments: argparse.Namespace) -> int:
     from partitune.report.solve import print_solved
     from partitune.search.exact_front import solve
 
-    solved = solve(space_of(arguments), arguments.knobs)
+    solved = solve(space_of(arguments), arguments.flags)
     if arguments.json:
         print(json.dumps(solved.to_json()))
     else:

@@ -41,7 +41,7 @@ def add_space_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -> SearchSpace:
-    """The search space that the arguments mean; also puts the knobs of `--set` into `arguments.knobs`.
+    """The search space that the arguments mean; also puts the flags of `--set` into `arguments.flags`.
 
     Raises:
         SpecError: the file, a flag, or two ways of saying the same.
@@ -49,7 +49,7 @@ def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -
     from partitune.spec.overrides import from_flags, parse_settings, with_settings
     from partitune.spec.search_space import load_search_space
 
-    arguments.knobs, keys = parse_settings(arguments.set)
+    arguments.flags, keys = parse_settings(arguments.set)
     given = {name: getattr(arguments, name) for name in _NO_YAML if getattr(arguments, name) is not None}
     if arguments.space is not None and given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)

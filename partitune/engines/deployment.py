@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture
@@ -23,7 +23,7 @@ class Deployment:
     architecture: Architecture
     layout: Layout
     gpu: Gpu  # of the first stage: engines take their defaults from the GPU they start on
-    knobs: Mapping[str, Knob] = field(
+    flags: Mapping[str, FlagValue] = field(
         default_factory=dict
     )  # flags by snake-case name; UPPER-CASE names are environment
     partition: tuple[int, ...] | None = None  # None: the engine's default split
@@ -41,15 +41,15 @@ class Deployment:
         return self.layout.tp
 
 
-def flag_knobs(knobs: Mapping[str, Knob]) -> dict[str, Knob]:
-    """The knobs that are command-line flags."""
-    return {name: value for name, value in knobs.items() if not name.isupper()}
+def command_flags(flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
+    """Those that are command-line flags."""
+    return {name: value for name, value in flags.items() if not name.isupper()}
 
 
-def environment_knobs(knobs: Mapping[str, Knob]) -> dict[str, str]:
-    """The knobs that are environment variables (names in upper case) as text; true is 1, false is 0."""
+def environment_flags(flags: Mapping[str, FlagValue]) -> dict[str, str]:
+    """The flags that are environment variables (names in upper case) as text; true is 1, false is 0."""
     return {
         name: str(int(value)) if isinstance(value, bool) else str(value)
-        for name, value in knobs.items()
+        for name, value in flags.items()
         if name.isupper()
     }

@@ -1,6 +1,6 @@
 """What an engine's command-line flag is, and how its value is spelled.
 
-Decision: a knob carries the engine's long flag name in snake case (`max_num_batched_tokens`), so a person looks it up
+Decision: a flag carries the engine's long flag name in snake case (`max_num_batched_tokens`), so a person looks it up
 in the engine's own documentation and we map nothing. A table of the known flags with kind and range turns a misspelt
 or removed flag into one message before anything is launched, instead of one failed launch per trial.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import overload
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.errors import SpecError, did_you_mean
 
 
@@ -33,7 +33,7 @@ class Flag:
 
     name: str  # snake case
     kind: Kind
-    default: Knob | None = None
+    default: FlagValue | None = None
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Flag:
         """`max-num-seqs`: the long option without dashes."""
         return self.name.replace("_", "-")
 
-    def fault(self, value: Knob) -> str:
+    def fault(self, value: FlagValue) -> str:
         """What is wrong with `value` and what is allowed; empty when nothing is."""
         if self.kind in (Kind.SWITCH, Kind.ON):
             return "" if isinstance(value, bool) else f"{value!r} is not true or false"
@@ -89,16 +89,16 @@ def flag_table(*groups: Iterable[Flag]) -> dict[str, Flag]:
 
 
 @overload
-def whole_number(values: Mapping[str, Knob], name: str, otherwise: int) -> int: ...
+def whole_number(values: Mapping[str, FlagValue], name: str, otherwise: int) -> int: ...
 @overload
-def whole_number(values: Mapping[str, Knob], name: str, otherwise: None) -> int | None: ...
-def whole_number(values: Mapping[str, Knob], name: str, otherwise: int | None) -> int | None:
+def whole_number(values: Mapping[str, FlagValue], name: str, otherwise: None) -> int | None: ...
+def whole_number(values: Mapping[str, FlagValue], name: str, otherwise: int | None) -> int | None:
     """A flag's value where it is a whole number, and `otherwise` where it is unset or of another type."""
     value = values.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
 
 
-def whole_numbers(values: Mapping[str, Knob], name: str) -> tuple[int, ...]:
+def whole_numbers(values: Mapping[str, FlagValue], name: str) -> tuple[int, ...]:
     """A flag that takes a list, written `[1, 2]` or `1 2`; empty where it is unset.
 
     Raises:
@@ -112,7 +112,7 @@ def whole_numbers(values: Mapping[str, Knob], name: str) -> tuple[int, ...]:
     return tuple(map(int, listed))
 
 
-def mapping(value: Knob | None) -> Mapping[str, object]:
+def mapping(value: FlagValue | None) -> Mapping[str, object]:
     """A flag that takes JSON; empty where it is unset or something else (then its own parser complains)."""
     try:
         parsed = json.loads(value) if isinstance(value, str) else {}
@@ -131,7 +131,7 @@ def unknown_flag(name: str, known: Mapping[str, Flag], engine: str) -> str:
     return f"{name}: {engine} has no such flag{did_you_mean(plain, known)}"
 
 
-def arguments(values: Mapping[str, Knob], known: Mapping[str, Flag]) -> tuple[str, ...]:
+def arguments(values: Mapping[str, FlagValue], known: Mapping[str, Flag]) -> tuple[str, ...]:
     """Command-line words of `values`, in their order. Switches become `--name` or `--no-name`."""
     words: list[str] = []
     for name, value in values.items():
@@ -148,13 +148,13 @@ def arguments(values: Mapping[str, Knob], known: Mapping[str, Flag]) -> tuple[st
     return tuple(words)
 
 
-def config_entries(values: Mapping[str, Knob], known: Mapping[str, Flag]) -> dict[str, Knob]:
+def config_entries(values: Mapping[str, FlagValue], known: Mapping[str, Flag]) -> dict[str, FlagValue]:
     """Entries of the engine's config file. A switch that is off becomes `no-name: true`.
 
     vLLM 0.32 and 0.33 drop `name: false` silently: `utils/argparse_utils.py` looks for `--no-name` in the parser of
     `vllm`, and the flag lives in that of `vllm serve`.
     """
-    entries: dict[str, Knob] = {}
+    entries: dict[str, FlagValue] = {}
     for name, value in values.items():
         flag = _flag(name, value, known)
         if value is not False:
@@ -164,9 +164,9 @@ def config_entries(values: Mapping[str, Knob], known: Mapping[str, Flag]) -> dic
     return entries
 
 
-def read_config(entries: Mapping[str, object], known: Mapping[str, Flag]) -> dict[str, Knob]:
+def read_config(entries: Mapping[str, object], known: Mapping[str, Flag]) -> dict[str, FlagValue]:
     """The flags that the engine takes from a config file, dropping what it drops: the inverse of `config_entries`."""
-    values: dict[str, Knob] = {}
+    values: dict[str, FlagValue] = {}
     for option, value in entries.items():
         name = option.replace("-", "_")
         if value is False or not isinstance(value, (bool, int, float, str)):
@@ -178,6 +178,6 @@ def read_config(entries: Mapping[str, object], known: Mapping[str, Flag]) -> dic
     return values
 
 
-def _flag(name: str, value: Knob, known: Mapping[str, Flag]) -> Flag:
+def _flag(name: str, value: FlagValue, known: Mapping[str, Flag]) -> Flag:
     """The known flag, or what the value says of one that only other releases have."""
     return known.get(name) or Flag(name, Kind.SWITCH if isinstance(value, bool) else Kind.TEXT)

@@ -13,8 +13,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
+from partitune.candidate import FlagValue
+from partitune.engines.deployment import Deployment, command_flags, environment_flags
 from partitune.engines.flags import Flag, arguments, config_entries, read_config
 from partitune.engines.readout import BenchFormat
 from partitune.hardware.parallelism import Layout
@@ -33,7 +33,7 @@ class Start:
     port: int
     rendezvous_port: int
     ranks: int  # of the whole deployment
-    flags: Mapping[str, Knob]  # of the search space and of the site
+    flags: Mapping[str, FlagValue]  # of the search space and of the site
     patience_s: float = 0.0  # that the engine may take to start; longer is for the launcher to say
     reports_layers: bool = False  # its workers shall say which layers they hold
     python_path: str = ""  # PYTHONPATH of the site
@@ -66,7 +66,7 @@ class Target:
     engine: str
     model: str  # whose tokenizer makes the prompts
     served_name: str
-    flags: Mapping[str, Knob]  # of the engine
+    flags: Mapping[str, FlagValue]  # of the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ class Launch(Protocol):
     layer_report: LayerReport | None = None  # how its workers can be asked for their layers; None: they cannot
     load_generator: LoadGenerator  # the engine's own
 
-    def parallel_flags(self, deployment: Deployment) -> Mapping[str, Knob]:
+    def parallel_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """The sizes of the layout as flags."""
         ...
 
-    def rank_placement(self, flags: Mapping[str, Knob], layout: Layout, nodes: int) -> RankPlacement:  # noqa: ARG002
+    def rank_placement(self, flags: Mapping[str, FlagValue], layout: Layout, nodes: int) -> RankPlacement:  # noqa: ARG002
         """How ranks come to `nodes` nodes. Raises SpecError for a way to start ranks that is not ours."""
         return RankPlacement()
 
@@ -145,7 +145,7 @@ class Launch(Protocol):
 
     def environment(self, deployment: Deployment) -> Mapping[str, str]:
         """Variables of the server, wherever it is started; no partition where none was chosen: empty is an error."""
-        variables = {**environment_knobs(deployment.knobs), **self.own_variables(deployment)}
+        variables = {**environment_flags(deployment.flags), **self.own_variables(deployment)}
         if deployment.partition is not None:
             variables[self.partition_env] = ",".join(map(str, deployment.partition))
         return variables
@@ -158,7 +158,7 @@ class Launch(Protocol):
         """Variables of the process group on `node`, beside those of `environment`."""
         return {}
 
-    def config_yaml(self, deployment: Deployment) -> Mapping[str, Knob]:
+    def config_yaml(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """The flags as the engine's own `--config` takes them: long names."""
         return config_entries(self._all_flags(deployment), self.flags)
 
@@ -166,9 +166,9 @@ class Launch(Protocol):
         """Shell commands that start the server from such a file: one a node, or one in all."""
         ...
 
-    def read_config(self, entries: Mapping[str, object]) -> Mapping[str, Knob]:
+    def read_config(self, entries: Mapping[str, object]) -> Mapping[str, FlagValue]:
         """The flags the engine takes from such a file, dropping what it drops: for the check after an export."""
         return read_config(entries, self.flags)
 
-    def _all_flags(self, deployment: Deployment) -> dict[str, Knob]:
-        return {**self.parallel_flags(deployment), **flag_knobs(deployment.knobs)}
+    def _all_flags(self, deployment: Deployment) -> dict[str, FlagValue]:
+        return {**self.parallel_flags(deployment), **command_flags(deployment.flags)}

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.candidate import FlagValue
+from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.versions import VersionRange, parse_version
 from partitune.errors import Refused, SpecError
 from partitune.hardware.parallelism import Layout, RankOrder
@@ -72,13 +72,13 @@ class Rules(Protocol):
         """How it numbers the ranks of this model's replicas."""
         return RankOrder.REPLICAS_OUTSIDE
 
-    def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
+    def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """Value that the engine gives each scheduling and memory flag that `deployment` does not set."""
         ...
 
-    def effective_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
+    def effective_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """The defaults overlaid with the deployment's own flags."""
-        return {**self.default_knobs(deployment), **flag_knobs(deployment.knobs)}
+        return {**self.default_flags(deployment), **command_flags(deployment.flags)}
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks. Without a partition the engine's default split is not judged."""

@@ -19,8 +19,8 @@ from pathlib import Path
 import yaml
 
 from partitune import __version__
-from partitune.candidate import Candidate, Knob
-from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.candidate import Candidate, FlagValue
+from partitune.engines.deployment import Deployment, command_flags
 from partitune.errors import SpecError
 from partitune.export.env_file import comment_line, parse, render
 from partitune.export.placement_notes import placement_notes, stages_differ_on_a_node, start_warnings
@@ -165,7 +165,7 @@ def _check_partition(resolved: ResolvedCandidate, text: str, source: str) -> Non
         )
 
 
-def _check_flags(resolved: ResolvedCandidate, entries: Mapping[str, Knob], text: str, source: str) -> None:
+def _check_flags(resolved: ResolvedCandidate, entries: Mapping[str, FlagValue], text: str, source: str) -> None:
     """Hold what the engine would take from the file against every flag of the deployment.
 
     A flag that can only be switched on and is off has no entry, and needs none.
@@ -175,7 +175,7 @@ def _check_flags(resolved: ResolvedCandidate, entries: Mapping[str, Knob], text:
     named = {key.replace("-", "_").removeprefix("no_") for key in entries}
     flags = {
         name: value
-        for name, value in flag_knobs(resolved.deployment.knobs).items()
+        for name, value in command_flags(resolved.deployment.flags).items()
         if value is not False or name in named
     }
     lost = sorted(name for name, value in flags.items() if taken.get(name) != value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from partitune.hardware.placement import Placement
 from partitune.planning.resolved_candidate import ResolvedCandidate
 
-#: Knobs that make a deployment one side of a KV transfer (vLLM; SGLang, whose `null` means none).
+#: Flags that make a deployment one side of a KV transfer (vLLM; SGLang, whose `null` means none).
 _TRANSFERS = {"kv_transfer_config": "", "disaggregation_mode": "null"}
 
 
@@ -27,7 +27,7 @@ def placement_notes(resolved: ResolvedCandidate) -> tuple[str, ...]:
     if stages_differ_on_a_node(placement):
         lines.append("GPUs of one node differ: hold the order above against nvidia-smi; to change it, list the GPUs")
         lines.append("of each node in CUDA_VISIBLE_DEVICES, those of its first stage first")
-    if any(resolved.deployment.knobs.get(name, none) != none for name, none in _TRANSFERS.items()):
+    if any(resolved.deployment.flags.get(name, none) != none for name, none in _TRANSFERS.items()):
         lines.append("one side of a KV transfer: the other side must be told this partition too")
     return tuple(lines)
 
@@ -43,7 +43,7 @@ def start_warnings(resolved: ResolvedCandidate) -> tuple[str, ...]:
 
     vLLM asks for its share of all memory before it looks at what is free (0.32 `v1/worker/utils.py` request_memory).
     """
-    share = resolved.problem.engine.effective_knobs(resolved.deployment).get("gpu_memory_utilization")
+    share = resolved.problem.engine.effective_flags(resolved.deployment).get("gpu_memory_utilization")
     if share is None:  # SGLang measures what is free
         return ()
     limits = {stage.stage: stage.utilization_to_set for stage in resolved.memory}

@@ -16,7 +16,7 @@ from importlib import resources
 from itertools import islice
 from pathlib import Path
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.costs.cost_model import CostModel, decode
 from partitune.costs.measured.operations import MeasuredEngine
 from partitune.costs.roofline import RooflineCosts
@@ -123,7 +123,7 @@ def _resolved(row: Mapping[str, str], folder: Path) -> Problem:
     )
 
 
-def _sglang_flags(_version: str, concurrency: int, _longest: int) -> dict[str, Knob]:
+def _sglang_flags(_version: str, concurrency: int, _longest: int) -> dict[str, FlagValue]:
     return {
         "chunked_prefill_size": 32768,
         "max_prefill_tokens": 32768,
@@ -136,7 +136,7 @@ def _sglang_flags(_version: str, concurrency: int, _longest: int) -> dict[str, K
 _FLAGS = {"sglang": _sglang_flags}
 
 
-def _vllm_flags(version: str, concurrency: int, longest: int) -> dict[str, Knob]:
+def _vllm_flags(version: str, concurrency: int, longest: int) -> dict[str, FlagValue]:
     numbers = version.split(".")
     if numbers[0].isdecimal() and (int(numbers[0]), int(numbers[1])) < _FIRST_ASYNCHRONOUS:
         return {"async_scheduling": False}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.engines.rules import FLAG_RULES, Violation
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
 from partitune.hardware.parallelism import Layout
@@ -39,18 +39,18 @@ class Considered:
     partition: tuple[int, ...] = ()  # whose slowest stage is the least busy; empty where nothing fits
     most_tok_s: float = 0.0  # output tokens a second that this partition can give with so many batches in flight
 
-    def candidate(self, knobs: Mapping[str, Knob]) -> Candidate:
-        """That partition on this layout under `knobs`."""
-        return Candidate(self.partition, knobs, self.layout.name)
+    def candidate(self, flags: Mapping[str, FlagValue]) -> Candidate:
+        """That partition on this layout under `flags`."""
+        return Candidate(self.partition, flags, self.layout.name)
 
 
-def considered(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> tuple[Considered, ...]:
-    """Every layout of the file or, with `auto`, of the GPUs, judged under `knobs`; usable ones first, fastest first.
+def considered(problem: Problem, spec: SearchSpace, flags: Mapping[str, FlagValue]) -> tuple[Considered, ...]:
+    """Every layout of the file or, with `auto`, of the GPUs, judged under `flags`; usable ones first, fastest first.
 
     Raises:
         SpecError: the file lists one twice.
     """
-    judged = (_judged(problem, spec, layout, knobs) for layout in possible(problem, spec))
+    judged = (_judged(problem, spec, layout, flags) for layout in possible(problem, spec))
     return tuple(sorted(judged, key=lambda entry: (bool(entry.reasons), -entry.most_tok_s, entry.idle_gpus)))
 
 
@@ -70,7 +70,7 @@ def possible(problem: Problem, spec: SearchSpace) -> tuple[Layout, ...]:
     return layouts
 
 
-def searched(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> tuple[str, ...]:
+def searched(problem: Problem, spec: SearchSpace, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
     """Names of the layouts a search varies, its own first; only that one where the file says nothing of others.
 
     Raises:
@@ -79,7 +79,7 @@ def searched(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> 
     own = problem.layout.name
     if spec.parallel.layouts is None:
         return (own,)
-    every = considered(problem, spec, knobs)
+    every = considered(problem, spec, flags)
     if isinstance(spec.parallel.layouts, tuple):
         if reasons := [f"{entry.layout.name}: {', '.join(entry.reasons)}" for entry in every if entry.reasons]:
             raise spec.error("parallel", "layouts", text="; ".join(reasons))
@@ -124,7 +124,7 @@ def _broken(problem: Problem, layout: Layout, nodes: int) -> Sequence[Violation]
     return [violation for violation in violations if violation.rule not in FLAG_RULES]
 
 
-def _judged(problem: Problem, spec: SearchSpace, layout: Layout, knobs: Mapping[str, Knob]) -> Considered:
+def _judged(problem: Problem, spec: SearchSpace, layout: Layout, flags: Mapping[str, FlagValue]) -> Considered:
     idle = spec.cluster.nodes * spec.cluster.gpus_per_node - layout.gpus
     try:
         nodes = problem.placed(layout).node_count
@@ -135,24 +135,26 @@ def _judged(problem: Problem, spec: SearchSpace, layout: Layout, knobs: Mapping[
     other, knob = problem.on(layout.name), spec.knobs.partition
     try:
         bounds = stage_bounds(other.stages, other.layers, fewest=knob.min_layers, most=knob.max_layers)
-        best = Planner(other, bounds, ()).front(knobs)[0]
+        best = Planner(other, bounds, ()).front(flags)[0]
     except InfeasibleSpace as error:
-        return Considered(layout, idle, (_shortest(other, knobs) or str(error),))
-    rates = [_most_tok_s(part, Planner(part, bounds, ()), best.partition, knobs) for part in other.parts]
+        return Considered(layout, idle, (_shortest(other, flags) or str(error),))
+    rates = [_most_tok_s(part, Planner(part, bounds, ()), best.partition, flags) for part in other.parts]
     return Considered(layout, idle, (), best.partition, other.mix.figure("output_throughput_tok_s", rates))
 
 
-def _most_tok_s(problem: Problem, planner: Planner, partition: tuple[int, ...], knobs: Mapping[str, Knob]) -> float:
+def _most_tok_s(
+    problem: Problem, planner: Planner, partition: tuple[int, ...], flags: Mapping[str, FlagValue]
+) -> float:
     """Output tokens a second under the only load of `problem`, in closed form."""
-    in_flight = cohorts(problem.rank_load, problem.engine.flow(problem.start(knobs)))
-    stage_s = planner.stage_seconds(partition, knobs)
+    in_flight = cohorts(problem.rank_load, problem.engine.flow(problem.start(flags)))
+    stage_s = planner.stage_seconds(partition, flags)
     output_tokens = sum(request.output_tokens for request in problem.load.requests)
     return output_tokens / max(float(stage_s.max()), float(stage_s.sum()) / in_flight)
 
 
-def _shortest(problem: Problem, knobs: Mapping[str, Knob]) -> str:
+def _shortest(problem: Problem, flags: Mapping[str, FlagValue]) -> str:
     """What the engine's own split is short of; empty where it is not memory."""
-    resolved = ResolvedCandidate(problem, Candidate(problem.default_partition, knobs))
+    resolved = ResolvedCandidate(problem, Candidate(problem.default_partition, flags))
     if short := [memory for memory in resolved.memory if not memory.fits]:
         return min(short, key=lambda stage: stage.kv_bytes).verdict
     try:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.costs.cost_model import Batch, Floats
 from partitune.errors import InfeasibleSpace
 from partitune.partition import Partition
@@ -40,15 +40,15 @@ class Planner:
         self._windows = allowed_windows(problem.architecture, bounds)
         self._seeds = {f"seed-{index}": seed for index, seed in enumerate(seeds, start=1)}
         self._times = StageTimes(problem)
-        self._fronts: dict[tuple[tuple[str, Knob], ...], tuple[Solution, ...] | InfeasibleSpace] = {}
+        self._fronts: dict[tuple[tuple[str, FlagValue], ...], tuple[Solution, ...] | InfeasibleSpace] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every plan, the engine's default first."""
         return (DEFAULT_PLAN, *FRONT_PLANS, *self._seeds)
 
-    def partition(self, plan: str, knobs: Mapping[str, Knob]) -> Partition:
-        """Layers per stage of `plan` under `knobs`.
+    def partition(self, plan: str, flags: Mapping[str, FlagValue]) -> Partition:
+        """Layers per stage of `plan` under `flags`.
 
         Raises:
             InfeasibleSpace: no partition fits these flags at all.
@@ -57,7 +57,7 @@ class Planner:
             return self._problem.default_partition
         if plan in self._seeds:
             return self._seeds[plan]
-        front = self.front(knobs)
+        front = self.front(flags)
         index = FRONT_PLANS.index(plan)
         last = len(front) - 1
         # A short front gives every point a name; a long one is sampled evenly, both ends included.
@@ -65,16 +65,16 @@ class Planner:
             min(index, last) if last < len(FRONT_PLANS) else round(index * last / (len(FRONT_PLANS) - 1))
         ].partition
 
-    def front(self, knobs: Mapping[str, Knob]) -> tuple[Solution, ...]:
-        """The exact front of slowest stage and KV blocks under `knobs`, fastest first.
+    def front(self, flags: Mapping[str, FlagValue]) -> tuple[Solution, ...]:
+        """The exact front of slowest stage and KV blocks under `flags`, fastest first.
 
         Raises:
             InfeasibleSpace: no partition fits.
         """
-        key = tuple(sorted(knobs.items()))
+        key = tuple(sorted(flags.items()))
         if key not in self._fronts:
             try:
-                self._fronts[key] = self._solve(knobs)
+                self._fronts[key] = self._solve(flags)
             except InfeasibleSpace as error:
                 self._fronts[key] = error
         front = self._fronts[key]
@@ -82,55 +82,55 @@ class Planner:
             raise front
         return front
 
-    def allowed(self, knobs: Mapping[str, Knob]) -> Windows:
+    def allowed(self, flags: Mapping[str, FlagValue]) -> Windows:
         """True at [stage, first, end] where the stage may own these layers and has enough memory beside them."""
-        return self._room(knobs)[1]
+        return self._room(flags)[1]
 
-    def stage_seconds(self, partition: Sequence[int], knobs: Mapping[str, Knob]) -> Floats:
+    def stage_seconds(self, partition: Sequence[int], flags: Mapping[str, FlagValue]) -> Floats:
         """Seconds each stage of `partition` is taken up by the whole load: shape [stages]."""
-        return along(self.stage_times(knobs), partition)
+        return along(self.stage_times(flags), partition)
 
-    def stage_times(self, knobs: Mapping[str, Knob]) -> Floats:
+    def stage_times(self, flags: Mapping[str, FlagValue]) -> Floats:
         """Seconds of the whole load, as `_works` has it, per (stage, first layer, end layer), with hand-offs."""
-        slowest: Floats = np.maximum.reduce([self._times.tensor(work) for work in self._works(knobs)])
+        slowest: Floats = np.maximum.reduce([self._times.tensor(work) for work in self._works(flags)])
         return slowest
 
-    def fluid_bound_s(self, knobs: Mapping[str, Knob]) -> float:
+    def fluid_bound_s(self, flags: Mapping[str, FlagValue]) -> float:
         """Seconds of the whole load below which no partition brings the slowest stage."""
-        return max(self._times.fluid_bound_s(work) for work in self._works(knobs))
+        return max(self._times.fluid_bound_s(work) for work in self._works(flags))
 
-    def fastest_prompt(self, knobs: Mapping[str, Knob]) -> Partition:
+    def fastest_prompt(self, flags: Mapping[str, FlagValue]) -> Partition:
         """The partition with the least `prompt_s`, but for hand-offs, which count on both of their sides here.
 
         Raises:
             InfeasibleSpace: no partition fits.
         """
-        chunk, chunks = self._chunk(knobs)
+        chunk, chunks = self._chunk(flags)
         times = self._times.tensor([(chunk, 1.0)])
-        return minimise_ttft(np.where(self.allowed(knobs), times, np.inf), chunks).partition
+        return minimise_ttft(np.where(self.allowed(flags), times, np.inf), chunks).partition
 
-    def prompt_s(self, partition: Sequence[int], knobs: Mapping[str, Knob]) -> float:
+    def prompt_s(self, partition: Sequence[int], flags: Mapping[str, FlagValue]) -> float:
         """Seconds to the first token of one mean prompt on an idle server, in M equal chunks: sum + (M - 1) slowest.
 
         A flow shop; what attention adds from chunk to chunk is spread evenly.
         """
-        chunk, chunks = self._chunk(knobs)
+        chunk, chunks = self._chunk(flags)
         seconds = along(self._times.tensor([(chunk, 1.0)]), partition)
         # On its way the prompt is handed over once; the stages on both sides are taken up by it.
         handed_s = sum(self._problem.costs.stage_costs(partition).transfer_s(chunk.tokens))
         return float(seconds.sum() - handed_s + (chunks - 1) * seconds.max())
 
-    def _chunk(self, knobs: Mapping[str, Knob]) -> tuple[Batch, int]:
+    def _chunk(self, flags: Mapping[str, FlagValue]) -> tuple[Batch, int]:
         """The mean chunk of the mean prompt, and how many chunks it has."""
         problem = self._problem
         prompt = 0.0
         for part, share in zip(problem.parts, problem.mix.shares, strict=True):
             prompt += share * part.rank_load.mean_prompt_tokens
-        chunks = math.ceil(prompt / problem.engine.flow(problem.start(knobs)).step_tokens)
+        chunks = math.ceil(prompt / problem.engine.flow(problem.start(flags)).step_tokens)
         tokens = math.ceil(prompt / chunks)
         return Batch(tokens, tokens * (prompt + 1) / 2, sampled=1), chunks
 
-    def _works(self, knobs: Mapping[str, Knob]) -> tuple[Work, ...]:
+    def _works(self, flags: Mapping[str, FlagValue]) -> tuple[Work, ...]:
         """What the stages are balanced for: the batches of all loads, or of each alone where the worst counts.
 
         Loads of a mix are brought to one length first, as a weight says how much of the time a load has, however many
@@ -138,7 +138,7 @@ class Planner:
         which makes the fewest a second.
         """
         problem = self._problem
-        flow, mix, parts = problem.engine.flow(problem.start(knobs)), problem.mix, problem.parts
+        flow, mix, parts = problem.engine.flow(problem.start(flags)), problem.mix, problem.parts
         works = [typical_batches(part.rank_load, flow) for part in parts]
         if len(works) == 1:
             return tuple(works)
@@ -150,16 +150,16 @@ class Planner:
         counts = [share * sum(seconds) / own for share, own in zip(mix.shares, seconds, strict=True)]
         return (sum((_times(work, count) for work, count in zip(works, counts, strict=True)), ()),)
 
-    def _room(self, knobs: Mapping[str, Knob]) -> tuple[Floats, Windows]:
+    def _room(self, flags: Mapping[str, FlagValue]) -> tuple[Floats, Windows]:
         """KV blocks of every window, and which windows are legal and hold enough of them."""
         problem = self._problem
-        deployment = problem.start(knobs)
-        blocks = problem.engine.kv_blocks(deployment, kv_bytes_tensor(problem, knobs))
+        deployment = problem.start(flags)
+        blocks = problem.engine.kv_blocks(deployment, kv_bytes_tensor(problem, flags))
         return blocks, self._windows & (blocks >= problem.engine.fewest_kv_blocks(deployment))
 
-    def _solve(self, knobs: Mapping[str, Knob]) -> tuple[Solution, ...]:
-        blocks, allowed = self._room(knobs)
-        return pareto_front(np.where(allowed, self.stage_times(knobs), np.inf), blocks)
+    def _solve(self, flags: Mapping[str, FlagValue]) -> tuple[Solution, ...]:
+        blocks, allowed = self._room(flags)
+        return pareto_front(np.where(allowed, self.stage_times(flags), np.inf), blocks)
 
 
 def _times(work: Work, factor: float) -> tuple[tuple[Batch, float], ...]:

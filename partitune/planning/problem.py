@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.costs.cost_model import CostModel
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.deployment import Deployment
@@ -39,7 +39,7 @@ class Problem:
     version: str
     runner: str  # vLLM's model runner: auto, v1, v2
     split_rule: str | None
-    baseline: Mapping[str, Knob]  # flags and UPPER-CASE environment variables the space fixes or starts from
+    baseline: Mapping[str, FlagValue]  # flags and UPPER-CASE environment variables the space fixes or starts from
     mix: Mix  # the load, or the loads that are judged together
     goodput: Mapping[str, float]  # limits that a good request keeps; empty: goodput is not asked for
     tariff: Tariff
@@ -123,14 +123,14 @@ class Problem:
         """What this engine version does by itself (or the split rule the space names)."""
         return Partition(self.engine.default_partition(self.layers, self.stages, self.version, self.split_rule))
 
-    def start(self, knobs: Mapping[str, Knob], partition: tuple[int, ...] | None = None) -> Deployment:
-        """The engine start of these knobs; without a partition the engine splits by itself."""
+    def start(self, flags: Mapping[str, FlagValue], partition: tuple[int, ...] | None = None) -> Deployment:
+        """The engine start of these flags; without a partition the engine splits by itself."""
         return Deployment(
             version=self.version,
             architecture=self.architecture,
             layout=self.layout,
             gpu=self.placement.gpus[0],
-            knobs={**self.baseline, **knobs},
+            flags={**self.baseline, **flags},
             partition=partition,
             runner=self.runner,
             nodes=self.placement.node_count,

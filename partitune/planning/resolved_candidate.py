@@ -34,7 +34,7 @@ class ResolvedCandidate:
         self.candidate = candidate
         self.partition = Partition(candidate.partition)
         #: The engine start: the search space's flags overlaid with the candidate's.
-        self.deployment = self.problem.start(candidate.knobs, self.partition)
+        self.deployment = self.problem.start(candidate.flags, self.partition)
 
     @property
     def flow(self) -> Flow:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemoryModel
 from partitune.engines.deployment import Deployment
@@ -24,12 +24,12 @@ def memory_model(problem: Problem, deployment: Deployment) -> MemoryModel:
 
 def fixed_kv_bytes(problem: Problem, deployment: Deployment) -> int | None:
     """Bytes per GPU that `kv_cache_memory_bytes` gives to KV on every stage; None: the engine measures what is left."""
-    given = problem.engine.effective_knobs(deployment).get("kv_cache_memory_bytes")
+    given = problem.engine.effective_flags(deployment).get("kv_cache_memory_bytes")
     return given if isinstance(given, int) else None
 
 
-def kv_bytes_tensor(problem: Problem, knobs: Mapping[str, Knob]) -> Floats:
+def kv_bytes_tensor(problem: Problem, flags: Mapping[str, FlagValue]) -> Floats:
     """Bytes per GPU for KV, by [stage, first layer, end layer]; -inf where the stage does not fit."""
-    deployment = problem.start(knobs)
+    deployment = problem.start(flags)
     free, given = memory_model(problem, deployment).kv_tensor(), fixed_kv_bytes(problem, deployment)
     return free if given is None else np.where(np.isfinite(free), float(given), free)

@@ -13,12 +13,12 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.typical_batches import cohorts, typical_batches
-from partitune.spec.knobs import RealRange, WholeRange, knob_allows
+from partitune.spec.domains import RealRange, WholeRange, domain_allows
 
 #: Settings of the flags that are compared; each takes about a millisecond.
 _COMPARED = 500
@@ -31,7 +31,7 @@ def throughput_bound(stage_s: Sequence[float], in_flight: float) -> float:
     return min(in_flight / sum(stage_s), 1 / max(stage_s))
 
 
-def predicted_output_tok_s(problem: Problem, partition: Sequence[int], knobs: Mapping[str, Knob]) -> float:
+def predicted_output_tok_s(problem: Problem, partition: Sequence[int], flags: Mapping[str, FlagValue]) -> float:
     """Output tokens a second of the whole deployment, were there no host.
 
     As many requests run as the KV cache holds; of a partition that does not fit, as many as the flags allow.
@@ -40,10 +40,10 @@ def predicted_output_tok_s(problem: Problem, partition: Sequence[int], knobs: Ma
         SpecError: the engine refuses the combination of flags.
     """
     if len(problem.parts) > 1:
-        rates = [predicted_output_tok_s(part, partition, knobs) for part in problem.parts]
+        rates = [predicted_output_tok_s(part, partition, flags) for part in problem.parts]
         return problem.mix.figure("output_throughput_tok_s", rates)
-    flow = problem.engine.flow(problem.start(knobs))
-    fit = _requests_that_fit(ResolvedCandidate(problem, Candidate(tuple(partition), knobs)))
+    flow = problem.engine.flow(problem.start(flags))
+    fit = _requests_that_fit(ResolvedCandidate(problem, Candidate(tuple(partition), flags)))
     flow = flow if fit is None else replace(flow, max_requests=max(1, min(flow.max_requests, fit)))
     load = problem.rank_load
     in_flight, costs, seconds = cohorts(load, flow), problem.costs.stage_costs(partition), 0.0
@@ -71,25 +71,27 @@ def _requests_that_fit(resolved: ResolvedCandidate) -> int | None:
 
 
 def fastest_first(
-    problem: Problem, knobs: Mapping[str, tuple[Knob, ...] | WholeRange | RealRange], start: Mapping[str, Knob]
-) -> list[dict[str, Knob]]:
-    """Settings of `knobs` that the engine takes, by predicted throughput under its own split.
+    problem: Problem,
+    flags: Mapping[str, tuple[FlagValue, ...] | WholeRange | RealRange],
+    start: Mapping[str, FlagValue],
+) -> list[dict[str, FlagValue]]:
+    """Settings of `flags` that the engine takes, by predicted throughput under its own split.
 
     Of equals the one less changed from `start` comes first. Of a range, and of very many settings, some are looked at.
     """
-    taken = [setting for setting in _settings(knobs, start) if not problem.engine.check(problem.start(setting))]
+    taken = [setting for setting in _settings(flags, start) if not problem.engine.check(problem.start(setting))]
     return sorted(taken, key=lambda setting: -predicted_output_tok_s(problem, problem.default_partition, setting))
 
 
 def _settings(
-    knobs: Mapping[str, tuple[Knob, ...] | WholeRange | RealRange], start: Mapping[str, Knob]
-) -> Iterator[dict[str, Knob]]:
-    """Counts through the settings, the first knobs fastest, each from its starting value where it can take that."""
-    names = [name for name in knobs if name in start]
+    flags: Mapping[str, tuple[FlagValue, ...] | WholeRange | RealRange], start: Mapping[str, FlagValue]
+) -> Iterator[dict[str, FlagValue]]:
+    """Counts through the settings, the first flags fastest, each from its starting value where it can take that."""
+    names = [name for name in flags if name in start]
     values = []
     for name in names:
-        first = (start[name],) if knob_allows(knobs[name], start[name]) else ()
-        values.append(list(dict.fromkeys((*first, *_some_of(knobs[name])))))
+        first = (start[name],) if domain_allows(flags[name], start[name]) else ()
+        values.append(list(dict.fromkeys((*first, *_some_of(flags[name])))))
     every = math.prod(map(len, values))
     draw = random.Random(0)  # noqa: S311 - a sample, not a secret
     for number in range(every) if every <= _COMPARED else (0, *draw.sample(range(1, every), _COMPARED - 1)):
@@ -100,7 +102,7 @@ def _settings(
         yield setting
 
 
-def _some_of(domain: tuple[Knob, ...] | WholeRange | RealRange) -> Sequence[Knob]:
+def _some_of(domain: tuple[FlagValue, ...] | WholeRange | RealRange) -> Sequence[FlagValue]:
     if isinstance(domain, tuple):
         return domain
     span, parts = domain.high - domain.low, _OF_A_RANGE - 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from partitune.analysis.comparison import gain
-from partitune.analysis.figures import figure, gib, knobs_text, percent
+from partitune.analysis.figures import figure, flags_text, gib, percent
 from partitune.candidate import Objective, Result
 from partitune.partition import format_partition
 from partitune.report.output import Output, table
@@ -36,8 +36,8 @@ COMPARED = (
 
 def print_explained(console: Output, explained: Explained, default: Explained | None) -> None:
     """The per-stage table of one candidate, what limits it, and the comparison with the default."""
-    partition, knobs = format_partition(explained.candidate.partition), knobs_text(explained.candidate.settings)
-    title = "  ".join(part for part in (partition, knobs, f"({explained.regime}, simulated)") if part)
+    partition, flags = format_partition(explained.candidate.partition), flags_text(explained.candidate.settings)
+    title = "  ".join(part for part in (partition, flags, f"({explained.regime}, simulated)") if part)
     _print_stages(console, explained, title)
     result, measured = explained.result, explained.result.measurement
     if measured is None:
@@ -124,7 +124,7 @@ def _figures_table(title: str, whole: Mapping[str, float], loads: Mapping[str, M
 def print_result(console: Output, result: Result, title: str = "") -> None:
     """How a candidate ended, every figure, the stages, and what limits."""
     candidate, measured = result.candidate, result.measurement
-    text = f"{format_partition(candidate.partition)}   {knobs_text(candidate.settings)}"
+    text = f"{format_partition(candidate.partition)}   {flags_text(candidate.settings)}"
     console.say(f"{title}{result.outcome} {result.reason}".rstrip(), text.rstrip())
     if measured is None:
         return

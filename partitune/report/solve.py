@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from partitune.analysis.figures import figure, knobs_text, percent
+from partitune.analysis.figures import figure, flags_text, percent
 from partitune.partition import format_partition
 from partitune.report.output import Output, table
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a value to draw: what works it out is not imported
 
 def print_solved(console: Output, solved: Solved) -> None:
     """The front as a table beside the engine's default, and what bounds it."""
-    title = "  ".join(part for part in (solved.space, knobs_text(solved.settings)) if part)
+    title = "  ".join(part for part in (solved.space, flags_text(solved.settings)) if part)
     right = ("slowest stage s", "over bound %", "KV tokens", "first token ms")
     rows = (
         (

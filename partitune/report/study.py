@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from partitune.analysis.figures import figure, knobs_text, percent
+from partitune.analysis.figures import figure, flags_text, percent
 from partitune.analysis.judgement import Judgement
 from partitune.analysis.significance import CONFIDENCE
 from partitune.candidate import Objective, Outcome
@@ -79,7 +79,7 @@ def trials_table(title: str, trials: Sequence[Trial], objectives: Sequence[Objec
             trial.number,
             trial.origin,
             format_partition(trial.result.candidate.partition),
-            knobs_text(trial.result.candidate.settings),
+            flags_text(trial.result.candidate.settings),
             *(figure(trial.result.metric(name), name) for name in names),
             *((trial.result.outcome.value, trial.result.reason) if ended else ()),
         )
@@ -129,7 +129,7 @@ def _draw_final(console: Output, summary: Summary, final: Judgement) -> None:
             (
                 f"{finalist.trial}{' (default)' * trial.is_default}",
                 format_partition(trial.result.candidate.partition),
-                knobs_text(trial.result.candidate.settings),
+                flags_text(trial.result.candidate.settings),
                 f"{finalist.runs}{f', {finalist.failed} failed' * bool(finalist.failed)}",
                 figure(trial.result.metric(name), name),
                 *(figure(value, name) for value in finalist.rounds),

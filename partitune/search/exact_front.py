@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from partitune.analysis.explanation import candidate_of
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.costs.memory import StageMemory
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.models.legal_cuts import illegal_reasons
@@ -88,7 +88,7 @@ class Solved:
     """The front of one search space under one setting of the flags."""
 
     space: str
-    settings: Mapping[str, Knob]
+    settings: Mapping[str, FlagValue]
     regime: str
     rows: tuple[Row, ...]  # the engine's default first
     fluid_s: float  # no slowest stage is shorter, even if layers could be cut
@@ -127,7 +127,7 @@ class Solved:
         }
 
 
-def solve(spec: SearchSpace, settings: Mapping[str, Knob]) -> Solved:
+def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
     """Every partition worth a thought under these flags, and on the layout that `layout` names among them.
 
     Raises:
@@ -135,34 +135,34 @@ def solve(spec: SearchSpace, settings: Mapping[str, Knob]) -> Solved:
     """
     problem = resolve(spec)
     wanted = candidate_of(problem, None, settings)
-    planner, problem, knobs = Space(problem, spec).planner_on(wanted.layout), problem.on(wanted.layout), wanted.knobs
+    planner, problem, flags = Space(problem, spec).planner_on(wanted.layout), problem.on(wanted.layout), wanted.flags
     named: dict[Partition, list[str]] = {problem.default_partition: [DEFAULT_PLAN]}
     infeasible = ""
     try:
-        front = [one.partition for one in planner.front(knobs)]
+        front = [one.partition for one in planner.front(flags)]
         named.setdefault(front[0], []).append(_LEAST)
         for partition in front[1:-1]:
             named.setdefault(partition, []).append(_BETWEEN)
         named.setdefault(front[-1], []).append(_MOST)
-        soonest = planner.fastest_prompt(knobs)
-        if planner.prompt_s(soonest, knobs) < (1 - _WORTH_A_ROW) * planner.prompt_s(front[0], knobs):
+        soonest = planner.fastest_prompt(flags)
+        if planner.prompt_s(soonest, flags) < (1 - _WORTH_A_ROW) * planner.prompt_s(front[0], flags):
             named.setdefault(soonest, []).append(_SOONEST)
     except InfeasibleSpace as error:
         infeasible = str(error)
     rows = []
     for partition, names in named.items():
-        kv_tokens, memory, reasons = _judged(ResolvedCandidate(problem, Candidate(partition, knobs)))
-        stage_s = tuple(planner.stage_seconds(partition, knobs).tolist())
-        prompt_s = planner.prompt_s(partition, knobs)
+        kv_tokens, memory, reasons = _judged(ResolvedCandidate(problem, Candidate(partition, flags)))
+        stage_s = tuple(planner.stage_seconds(partition, flags).tolist())
+        prompt_s = planner.prompt_s(partition, flags)
         rows.append(Row(tuple(names), partition, stage_s, prompt_s, kv_tokens, memory, reasons))
-    flow = problem.engine.flow(problem.start(knobs))
-    orders, text = _orders(spec, problem, knobs)
+    flow = problem.engine.flow(problem.start(flags))
+    orders, text = _orders(spec, problem, flags)
     return Solved(
         space=spec.name,
         settings=settings,
         regime=flow.name,
         rows=tuple(rows),
-        fluid_s=planner.fluid_bound_s(knobs),
+        fluid_s=planner.fluid_bound_s(flags),
         in_flight=max(cohorts(part.rank_load, flow) for part in problem.parts),
         cost_source=problem.costs.source,
         infeasible=infeasible,
@@ -185,7 +185,7 @@ def _judged(resolved: ResolvedCandidate) -> tuple[int | None, tuple[StageMemory,
         return None, memory, (str(error),)
 
 
-def _orders(spec: SearchSpace, problem: Problem, knobs: Mapping[str, Knob]) -> tuple[tuple[StageOrder, ...], str]:
+def _orders(spec: SearchSpace, problem: Problem, flags: Mapping[str, FlagValue]) -> tuple[tuple[StageOrder, ...], str]:
     """Where stages are unequal: the present order, and the best of those that a launcher can make."""
     placement = problem.placement
     reserved_gib = [reserved / _GIB for reserved in placement.reserved_bytes]
@@ -194,7 +194,7 @@ def _orders(spec: SearchSpace, problem: Problem, knobs: Mapping[str, Knob]) -> t
     if every == 1 or placement.layout.dp > 1:
         return (), ""
     tried = list(islice(launchable_orders(kinds, placement.nodes), MOST_ORDERS + 1))
-    solved = list(_solved_orders(spec, knobs, tried[:MOST_ORDERS]))
+    solved = list(_solved_orders(spec, flags, tried[:MOST_ORDERS]))
     how = "by node rank, and on one machine by CUDA_VISIBLE_DEVICES, as stages stand in node order"
     text = f"{len(tried)} of {every} orders of these GPUs can be launched: {how}"
     if len(tried) > MOST_ORDERS:
@@ -205,7 +205,7 @@ def _orders(spec: SearchSpace, problem: Problem, knobs: Mapping[str, Knob]) -> t
 
 
 def _solved_orders(
-    spec: SearchSpace, knobs: Mapping[str, Knob], orders: list[tuple[tuple[str, float], ...]]
+    spec: SearchSpace, flags: Mapping[str, FlagValue], orders: list[tuple[tuple[str, float], ...]]
 ) -> Iterator[StageOrder]:
     """Those orders under which something fits."""
     for order in orders:
@@ -215,7 +215,7 @@ def _solved_orders(
         ordered = SearchSpace.from_mapping(plain, source=f"{spec.name} in another order")
         planner = Space(resolve(ordered), ordered).planner
         try:
-            partition = planner.partition(EXACT_PLAN, knobs)
+            partition = planner.partition(EXACT_PLAN, flags)
         except InfeasibleSpace:
             continue
-        yield StageOrder(gpus, reserved, float(planner.stage_seconds(partition, knobs).max()), partition)
+        yield StageOrder(gpus, reserved, float(planner.stage_seconds(partition, flags).max()), partition)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from partitune.candidate import Candidate, Knob, Result
+from partitune.candidate import Candidate, FlagValue, Result
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.hardware.parallelism import Layout
@@ -84,14 +84,14 @@ class Compared:
         }
 
 
-def compare_layouts(spec: SearchSpace, settings: Mapping[str, Knob]) -> Compared:
+def compare_layouts(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Compared:
     """Simulate the layouts of `spec`: those it lists, else all it admits.
 
     Raises:
         SpecError: the search space.
     """
     problem = resolve(spec)
-    start = {**Space(problem, spec).starting_knobs, **Candidate.of_settings((), settings).knobs}
+    start = {**Space(problem, spec).starting_flags, **Candidate.of_settings((), settings).flags}
     every = considered(problem, spec, start)
     usable = [layout for layout in every if not layout.reasons]
     best_flat = next((layout for layout in usable if layout.layout.pp == 1), None)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-from partitune.candidate import LAYOUT, Candidate, Knob, Submission
+from partitune.candidate import LAYOUT, Candidate, FlagValue, Submission
 from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.partition import Partition
@@ -21,23 +21,23 @@ from partitune.planning.legality import Bounds, stage_bounds
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Planner
 from partitune.planning.problem import Problem
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s
-from partitune.spec.knobs import RealRange, WholeRange, knob_allows
+from partitune.spec.domains import RealRange, WholeRange, domain_allows
 from partitune.spec.search_space import SearchSpace
 
 PLAN = "plan"
 #: Settings of the flags, the fastest in closed form, whose plans are compared before anything runs.
 _PLANNED = 5
 FREE_PLAN = "free"
-Domain = tuple[Knob, ...] | WholeRange | RealRange
+Domain = tuple[FlagValue, ...] | WholeRange | RealRange
 
 
 class Space:
     """The varying part of a search space over one problem."""
 
     def __init__(self, problem: Problem, spec: SearchSpace) -> None:
-        """Raises SpecError (with the file's line) for seeds, bounds or knobs the model or the engine does not admit."""
+        """Raises SpecError (with the file's line) for seeds, bounds or flags the model or the engine does not admit."""
         self.problem = problem
-        self._knobs: dict[str, Domain] = {**spec.knobs.flags, **spec.knobs.env}
+        self._domains: dict[str, Domain] = {**spec.knobs.flags, **spec.knobs.env}
         self._free = spec.knobs.partition.search == "free"
         self._fewest, self._most = spec.knobs.partition.min_layers, spec.knobs.partition.max_layers
         self._bounds = _bounds(problem, spec)
@@ -46,7 +46,7 @@ class Space:
         self.planner = Planner(problem, self._bounds, seeds)
         _check_sizes(problem, spec)
         _check_flags(problem, spec)
-        self._layouts = _layouts(problem, spec, self.starting_knobs)
+        self._layouts = _layouts(problem, spec, self.starting_flags)
         self._planners = {problem.layout.name: self.planner}
 
     @property
@@ -56,52 +56,52 @@ class Space:
             weights = {
                 f"layers_{stage}": WholeRange(low=low, high=high) for stage, (low, high) in enumerate(self._bounds)
             }
-            return {**self._knobs, **weights}
+            return {**self._domains, **weights}
         layout = {LAYOUT: self._layouts} if len(self._layouts) > 1 else {}
-        return {**self._knobs, **layout, PLAN: self.planner.names}
+        return {**self._domains, **layout, PLAN: self.planner.names}
 
     @property
-    def starting_knobs(self) -> Mapping[str, Knob]:
-        """Every knob at the value the engine would start with: the baseline's, else the engine's own default."""
+    def starting_flags(self) -> Mapping[str, FlagValue]:
+        """Every flag at the value the engine would start with: the baseline's, else the engine's own default."""
         problem = self.problem
-        default = problem.engine.default_knobs(problem.start({}))
+        default = problem.engine.default_flags(problem.start({}))
         asynchronous = {"async_scheduling": problem.engine.is_asynchronous(problem.start({}))}
         known = {**default, **asynchronous, **problem.baseline}
-        return {name: known[name] for name in self._knobs if name in known}
+        return {name: known[name] for name in self._domains if name in known}
 
     def first_proposals(self) -> Iterator[Submission]:
-        """The engine's default, the believed optimum (if anything fits), the seeds: all with the starting knobs.
+        """The engine's default, the believed optimum (if anything fits), the seeds: all with the starting flags.
 
         Last what closed form believes to be the fastest flags.
         """
-        start = self.starting_knobs
+        start = self.starting_flags
         yield self._proposal(self.problem.default_partition, start, "default", DEFAULT_PLAN)
         for index, layout in enumerate(self._layouts):
             with suppress(InfeasibleSpace):
                 partition = self.planner_on(layout).partition(EXACT_PLAN, start)
                 yield self._proposal(partition, start, "exact", EXACT_PLAN, layout)
             if index == 0:
-                for number, (seed, knobs) in enumerate(self._seeds, start=1):
-                    yield self._proposal(seed, {**start, **knobs}, "seed", f"seed-{number}")
+                for number, (seed, flags) in enumerate(self._seeds, start=1):
+                    yield self._proposal(seed, {**start, **flags}, "seed", f"seed-{number}")
         if not self._free:
             yield from self._predicted_proposal(start)
 
     def _proposal(
-        self, partition: Partition, knobs: Mapping[str, Knob], origin: str, plan: str, layout: str | None = None
+        self, partition: Partition, flags: Mapping[str, FlagValue], origin: str, plan: str, layout: str | None = None
     ) -> Submission:
         """A candidate of this space, on its own layout unless another is named; it names one where layouts vary."""
         named = (layout or self.problem.layout.name) if len(self._layouts) > 1 else None
-        return Submission(Candidate(partition, knobs, named), origin, plan)
+        return Submission(Candidate(partition, flags, named), origin, plan)
 
-    def _predicted_proposal(self, start: Mapping[str, Knob]) -> Iterator[Submission]:
+    def _predicted_proposal(self, start: Mapping[str, FlagValue]) -> Iterator[Submission]:
         """Flags and plan that closed form finds fastest on the first layout, if anything fits there."""
         found = []
-        for knobs in fastest_first(self.problem, self._knobs, start)[:_PLANNED]:
+        for flags in fastest_first(self.problem, self._domains, start)[:_PLANNED]:
             with suppress(InfeasibleSpace):
                 for plan in FRONT_PLANS:
-                    partition = self.planner.partition(plan, knobs)
-                    proposal = self._proposal(partition, knobs, "predicted", plan)
-                    found.append((predicted_output_tok_s(self.problem, partition, knobs), proposal))
+                    partition = self.planner.partition(plan, flags)
+                    proposal = self._proposal(partition, flags, "predicted", plan)
+                    found.append((predicted_output_tok_s(self.problem, partition, flags), proposal))
         if found:
             yield max(found, key=lambda one: one[0])[1]
 
@@ -115,49 +115,49 @@ class Space:
             self._planners[layout] = Planner(problem, bounds, ())
         return self._planners[layout]
 
-    def decode(self, params: Mapping[str, Knob]) -> Submission:
+    def decode(self, params: Mapping[str, FlagValue]) -> Submission:
         """The candidate of sampled parameters; a parameter that cannot vary takes its only or starting value.
 
         Raises:
             InfeasibleSpace: no partition fits these flags.
         """
-        knobs: dict[str, Knob] = dict(self.starting_knobs)
-        for name, domain in self._knobs.items():
+        flags: dict[str, FlagValue] = dict(self.starting_flags)
+        for name, domain in self._domains.items():
             if name in params:
-                knobs[name] = params[name]
-            elif name not in knobs:
-                knobs[name] = domain[0] if isinstance(domain, tuple) else domain.low
+                flags[name] = params[name]
+            elif name not in flags:
+                flags[name] = domain[0] if isinstance(domain, tuple) else domain.low
         if self._free:
             weights = [int(params.get(f"layers_{stage}", low)) for stage, (low, _) in enumerate(self._bounds)]
-            return self._proposal(repaired(weights, self._bounds, self.problem.layers), knobs, "sampler", FREE_PLAN)
+            return self._proposal(repaired(weights, self._bounds, self.problem.layers), flags, "sampler", FREE_PLAN)
         plan, layout = str(params[PLAN]), str(params.get(LAYOUT, self.problem.layout.name))
         planner = self.planner_on(layout)
         if plan not in planner.names:
             raise InfeasibleSpace(f"{plan} is a partition for another layout than {layout}")
-        return self._proposal(planner.partition(plan, knobs), knobs, "sampler", plan, layout)
+        return self._proposal(planner.partition(plan, flags), flags, "sampler", plan, layout)
 
-    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob] | None:
+    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue] | None:
         """The parameters that decode to `candidate`; None when the space cannot propose it."""
-        knobs = candidate.knobs
-        if any(name not in knobs or not knob_allows(domain, knobs[name]) for name, domain in self._knobs.items()):
+        flags = candidate.flags
+        if any(name not in flags or not domain_allows(domain, flags[name]) for name, domain in self._domains.items()):
             return None
         if self._free:
             inside = all(low <= n <= high for n, (low, high) in zip(candidate.partition, self._bounds, strict=True))
             layers = {f"layers_{stage}": layers for stage, layers in enumerate(candidate.partition)}
-            return {**knobs, **layers} if inside else None
+            return {**flags, **layers} if inside else None
         if LAYOUT in self.parameters and candidate.layout not in self._layouts:
             return None
         layout = {} if candidate.layout is None else {LAYOUT: candidate.layout}
-        return {**knobs, **layout, PLAN: plan} if plan in self.planner.names else None
+        return {**flags, **layout, PLAN: plan} if plan in self.planner.names else None
 
 
-def _layouts(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob]) -> tuple[str, ...]:
+def _layouts(problem: Problem, spec: SearchSpace, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:
     partition = spec.knobs.partition
     if spec.parallel.layouts is not None and (partition.search == "free" or partition.pinned):
         key = "search" if partition.search == "free" else "pinned"
         text = "found where layouts vary, and with them the stages; allowed: to leave it out, or parallel.layouts"
         raise spec.error("knobs", "partition", key, text=text)
-    return searched(problem, spec, knobs)
+    return searched(problem, spec, flags)
 
 
 def repaired(weights: list[int], bounds: Bounds, layers: int) -> Partition:
@@ -212,8 +212,8 @@ def _check_flags(problem: Problem, spec: SearchSpace) -> None:
             _refuse_flag(problem, spec, {name: value}, ("knobs", name))
 
 
-def _refuse_flag(problem: Problem, spec: SearchSpace, knobs: Mapping[str, Knob], path: tuple[str, ...]) -> None:
-    broken = problem.engine.check(problem.start(knobs))
+def _refuse_flag(problem: Problem, spec: SearchSpace, flags: Mapping[str, FlagValue], path: tuple[str, ...]) -> None:
+    broken = problem.engine.check(problem.start(flags))
     name = path[-1]
     for one in broken:
         if one.rule in FLAG_RULES and one.message.startswith(f"{name}:"):

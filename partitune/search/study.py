@@ -1,7 +1,7 @@
 """One study from start to end: open the database, rebuild what is known, run the loops, say how it ended.
 
 Decision: a study is found by its name and goes on where it stopped; its name is that of the search space unless the
-user gives one. The budget and the description may differ; knobs, seeds and objectives may when it is asked for. What
+user gives one. The budget and the description may differ; flags, seeds and objectives may when it is asked for. What
 changes the meaning of a trial (model, cluster, layout, engine, load, limits, seed, runner) may then as well, and the
 trials so far are set aside: they neither teach the sampler nor compete, and count towards no budget. What was in flight
 when a process died left no trace in the database and is simply proposed again.
@@ -60,7 +60,7 @@ class StudyOrder:
     study: str
     pool: str = "ray"  # or local
     ray_address: str | None = None
-    extend: bool = False  # go on with a study though knobs, seeds or objectives changed
+    extend: bool = False  # go on with a study though flags, seeds or objectives changed
     accept_changes: bool = False  # and whatever else changed, without the trials so far
 
     @property

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from partitune.candidate import Knob, flaw_in
+from partitune.candidate import FlagValue, flaw_in
 from partitune.errors import SpecError
-from partitune.spec.knobs import secret_fault
+from partitune.spec.domains import secret_fault
 from partitune.spec.search_space import SearchSpace
 
 #: What varies when nobody says: budgets from a small chunk to the largest default, and the batch limits around them.
@@ -24,14 +24,14 @@ _TOKEN_BUDGETS = [512, 1024, 2048, 4096, 8192, 16384]
 _SEQUENCES = [16, 32, 64, 128, 256, 512]
 
 
-def parse_settings(texts: Sequence[str]) -> tuple[dict[str, Knob], dict[str, Knob]]:
+def parse_settings(texts: Sequence[str]) -> tuple[dict[str, FlagValue], dict[str, FlagValue]]:
     """Split `--set` values into knobs of the candidate and keys of the search space.
 
     Raises:
         SpecError: not `name=value`, a name twice, or a value that is not one scalar.
     """
-    knobs: dict[str, Knob] = {}
-    keys: dict[str, Knob] = {}
+    knobs: dict[str, FlagValue] = {}
+    keys: dict[str, FlagValue] = {}
     for text in texts:
         name, equals, written = text.partition("=")
         if not equals or not name or not written:
@@ -44,7 +44,7 @@ def parse_settings(texts: Sequence[str]) -> tuple[dict[str, Knob], dict[str, Kno
     return knobs, keys
 
 
-def with_settings(spec: SearchSpace, keys: Mapping[str, Knob], source: str = "--set") -> SearchSpace:
+def with_settings(spec: SearchSpace, keys: Mapping[str, FlagValue], source: str = "--set") -> SearchSpace:
     """The search space with dotted `keys` changed, checked as a whole again. Messages call the change `source`.
 
     Raises:
@@ -102,7 +102,7 @@ def from_flags(given: Mapping[str, Any]) -> SearchSpace:
     )
 
 
-def _scalar(name: str, written: str) -> Knob:
+def _scalar(name: str, written: str) -> FlagValue:
     if name == "engine.version":
         return written
     try:

@@ -20,7 +20,7 @@ from partitune.errors import did_you_mean
 from partitune.spec import catalog
 from partitune.spec.catalog import Kind
 from partitune.spec.command_words import Words, fields_of_text
-from partitune.spec.knobs import EnvName, EnvValue, FlagName, FlagValue
+from partitune.spec.domains import CheckedFlagValue, EnvName, EnvValue, FlagName
 from partitune.spec.yaml.faults import Fault, describe
 from partitune.spec.yaml.spec_file import SpecFile
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
@@ -91,7 +91,7 @@ class Benchmark(StrictModel):
     windows: Annotated[int, whole(1, 100, "measured runs of the whole load on one server")] = 1
     seed: Annotated[int, whole(0, 2**31 - 1, "of the first window; each further one adds 1")] = 1
     arguments: Annotated[
-        dict[FlagName, FlagValue], allowed("a mapping of the tool's further flags in snake_case to values")
+        dict[FlagName, CheckedFlagValue], allowed("a mapping of the tool's further flags in snake_case to values")
     ] = Field(default_factory=dict)
 
 
@@ -143,7 +143,7 @@ class Runner(SpecFile):
         Field(strict=False, max_length=1000),
     ] = ()
     arguments: Annotated[
-        dict[FlagName, FlagValue], allowed("a mapping of engine flags of this site in snake_case to values")
+        dict[FlagName, CheckedFlagValue], allowed("a mapping of engine flags of this site in snake_case to values")
     ] = Field(default_factory=dict)
     port: Annotated[
         Annotated[int, Field(ge=1, le=65535)] | Literal["auto"],

@@ -16,7 +16,15 @@ from pydantic import AfterValidator, Field
 from partitune.errors import did_you_mean
 from partitune.spec import catalog
 from partitune.spec.catalog import NAME, Kind
-from partitune.spec.knobs import FlagValue, Knob, Knobs, PartitionKnob, flag_name_fault, knob_allows, knob_words
+from partitune.spec.domains import (
+    CheckedFlagValue,
+    Domain,
+    Domains,
+    PartitionDomain,
+    domain_allows,
+    domain_words,
+    flag_name_fault,
+)
 from partitune.spec.objectives import NEEDS, Goodput, Limit, Metric, Objective
 from partitune.spec.seeds import Seed
 from partitune.spec.serving import Cluster, Engine, Parallel
@@ -83,7 +91,7 @@ class SearchSpace(SpecFile):
     workload: Annotated[
         Workload, allowed("a mapping with kind: random or trace, or mix for several, and the keys of that kind")
     ] = RandomWorkload(concurrency=32)
-    knobs: Annotated[Knobs, allowed("a mapping of partition, env and engine flags to what they may be")] = Knobs()
+    knobs: Annotated[Domains, allowed("a mapping of partition, env and engine flags to what they may be")] = Domains()
     objectives: Annotated[
         tuple[Objective, ...],
         Field(strict=False, min_length=1),
@@ -141,30 +149,30 @@ class SearchSpace(SpecFile):
         cluster, engine = reading.sound("cluster"), reading.sound("engine")
         parallel, knobs = reading.sound("parallel"), reading.sound("knobs")
         if isinstance(written := reading.document.value.get("knobs"), dict):
-            yield from _knob_name_faults(written)
+            yield from _domain_name_faults(written)
         if isinstance(cluster, Cluster) and isinstance(parallel, Parallel):
             yield from _size_faults(cluster, parallel)
-        if isinstance(knobs, Knobs) and isinstance(parallel, Parallel):
+        if isinstance(knobs, Domains) and isinstance(parallel, Parallel):
             for stage in knobs.partition.pinned:
                 if not 0 <= stage < parallel.pp:
                     text = f"there is no stage {stage}; allowed: 0 to {parallel.pp - 1} (parallel.pp is {parallel.pp})"
                     yield Fault(("knobs", "partition", "pinned", stage), text)
-        if isinstance(knobs, Knobs) and isinstance(engine, Engine):
+        if isinstance(knobs, Domains) and isinstance(engine, Engine):
             yield from _start_faults("flags", engine.flags, knobs.flags)
             yield from _start_faults("env", engine.env, knobs.env)
         yield from _need_faults(reading, cluster)
         seeds = reading.document.value.get("seeds")
         for index in range(len(seeds) if isinstance(seeds, list) else 0):
             seed = reading.sound("seeds", index)
-            if isinstance(seed, Seed) and (isinstance(knobs, Knobs) or "knobs" not in reading.document.value):
-                yield from _seed_faults(index, seed, knobs if isinstance(knobs, Knobs) else Knobs())
+            if isinstance(seed, Seed) and (isinstance(knobs, Domains) or "knobs" not in reading.document.value):
+                yield from _seed_faults(index, seed, knobs if isinstance(knobs, Domains) else Domains())
 
 
-def _knob_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
+def _domain_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
     for name, value in knobs.items():
-        if name in Knobs.model_fields:
+        if name in Domains.model_fields:
             continue
-        if isinstance(value, dict) and not value.keys().isdisjoint(PartitionKnob.model_fields):
+        if isinstance(value, dict) and not value.keys().isdisjoint(PartitionDomain.model_fields):
             yield Fault(("knobs", name), "holds bounds of the partition, did you mean partition?; allowed: partition")
         elif text := flag_name_fault(str(name)):
             yield Fault(("knobs", name), text)
@@ -219,25 +227,25 @@ def _size_faults(cluster: Cluster, parallel: Parallel) -> Iterator[Fault]:
         yield Fault(("parallel", "tp"), text)
 
 
-def _start_faults(section: str, fixed: Mapping[str, FlagValue], varied: Mapping[str, Knob]) -> Iterator[Fault]:
+def _start_faults(section: str, fixed: Mapping[str, CheckedFlagValue], varied: Mapping[str, Domain]) -> Iterator[Fault]:
     """A flag that is also a knob starts at a value the knob can take."""
     for name, value in fixed.items():
-        if name in varied and not knob_allows(varied[name], value):
-            text = f"found {describe(value)}, where its knob starts; allowed: {knob_words(varied[name])} (knobs)"
+        if name in varied and not domain_allows(varied[name], value):
+            text = f"found {describe(value)}, where its knob starts; allowed: {domain_words(varied[name])} (knobs)"
             yield Fault(("engine", section, name), text)
 
 
-def _seed_faults(index: int, seed: Seed, knobs: Knobs) -> Iterator[Fault]:
+def _seed_faults(index: int, seed: Seed, knobs: Domains) -> Iterator[Fault]:
     for section, values, varied in (("knobs", seed.knobs, knobs.flags), ("env", seed.env, knobs.env)):
         for name, value in values.items():
             path = ("seeds", index, section, name)
             if name not in varied:
                 names = ", ".join(varied) or "none, as none varies"
                 yield Fault(path, f"not a knob of this space{did_you_mean(name, varied)}; allowed: {names}")
-            elif not knob_allows(varied[name], value):
+            elif not domain_allows(varied[name], value):
                 yield Fault(
                     path,
-                    f"found {describe(value)}, which the search cannot propose; allowed: {knob_words(varied[name])}",
+                    f"found {describe(value)}, which the search cannot propose; allowed: {domain_words(varied[name])}",
                 )
 
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from partitune.spec.knobs import MAX_LAYERS, MAX_STAGES, EnvName, EnvValue, FlagName, FlagValue
+from partitune.spec.domains import MAX_LAYERS, MAX_STAGES, CheckedFlagValue, EnvName, EnvValue, FlagName
 from partitune.spec.yaml.faults import describe
 from partitune.spec.yaml.strict_model import StrictModel, allowed, wrong
 
@@ -38,7 +38,7 @@ class Seed(StrictModel):
         BeforeValidator(_layers),
         allowed(_ALLOWED),
     ]
-    knobs: Annotated[dict[FlagName, FlagValue], allowed("a mapping of knobs to one value each")] = Field(
+    knobs: Annotated[dict[FlagName, CheckedFlagValue], allowed("a mapping of knobs to one value each")] = Field(
         default_factory=dict
     )
     env: Annotated[dict[EnvName, EnvValue], allowed("a mapping of environment knobs to one text each")] = Field(

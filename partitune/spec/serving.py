@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from partitune.spec.knobs import MAX_STAGES, EnvName, EnvValue, FlagName, FlagValue
+from partitune.spec.domains import MAX_STAGES, CheckedFlagValue, EnvName, EnvValue, FlagName
 from partitune.spec.yaml.faults import describe
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
 
@@ -89,7 +89,7 @@ class Engine(StrictModel):
     ] = "auto"
     split_rule: Annotated[Word | None, allowed("the name of a default split; the engine's own if left out")] = None
     flags: Annotated[
-        dict[FlagName, FlagValue],
+        dict[FlagName, CheckedFlagValue],
         allowed("a mapping of engine flags in snake_case to values, such as {max_num_seqs: 128}"),
     ] = Field(default_factory=dict)
     env: Annotated[

@@ -94,7 +94,7 @@ class TrialRow(Base):
     revision: Mapped[int] = mapped_column(server_default=text("0"))  # of the spec it was measured under
     partition: Mapped[str]  # layers per stage: 11,11,12
     knobs: Mapped[str]  # JSON
-    digest: Mapped[str]  # of partition and knobs: `Candidate.digest`
+    digest: Mapped[str]  # of partition and flags: `Candidate.digest`
     plan_digest: Mapped[str]  # of the partition alone
     origin: Mapped[str]
     outcome: Mapped[str]

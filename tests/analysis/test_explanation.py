@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from partitune.analysis.explanation import Explained, candidate_of, explain
-from partitune.candidate import Knob, Outcome
+from partitune.candidate import FlagValue, Outcome
 from partitune.errors import SpecError
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
@@ -19,21 +19,21 @@ FEWEST_MLA = (12, 12, 12, 12, 12, 12, 12, 9)
 #: The study's three vectors, made by hand.
 HAND_MADE = ((10, 11, 12, 12, 12, 11, 13, 12), (7, 11, 11, 11, 11, 11, 15, 16), (14, 11, 12, 12, 12, 12, 11, 9))
 #: vLLM as it was when the study was made: the V1 runner, scheduling ahead and waiting for the last stage (async-v1).
-THEN: dict[str, Knob] = {"engine.version": "0.30.0", "engine.runner": "v1"}
+THEN: dict[str, FlagValue] = {"engine.version": "0.30.0", "engine.runner": "v1"}
 
 
 @cache
-def problem(*settings: tuple[str, Knob]) -> Problem:
+def problem(*settings: tuple[str, FlagValue]) -> Problem:
     return resolve(with_settings(load_search_space("kimi-k3-pp8-tp2"), dict(settings)))
 
 
-def explained(partition: tuple[int, ...] | None, knobs: dict[str, Knob], **settings: Knob) -> Explained:
+def explained(partition: tuple[int, ...] | None, flags: dict[str, FlagValue], **settings: FlagValue) -> Explained:
     posed = problem(*settings.items())
-    return explain(posed, candidate_of(posed, partition, knobs))
+    return explain(posed, candidate_of(posed, partition, flags))
 
 
-def throughput(knobs: dict[str, Knob], settings: dict[str, Knob]) -> float:
-    value = explained(None, knobs, **settings).result.metric("output_throughput_tok_s")
+def throughput(flags: dict[str, FlagValue], settings: dict[str, FlagValue]) -> float:
+    value = explained(None, flags, **settings).result.metric("output_throughput_tok_s")
     assert value is not None
     return value
 
@@ -71,7 +71,7 @@ def test_in_r1_a_smaller_budget_does_not_help_and_switching_async_off_does() -> 
     before = throughput({}, THEN)
     for tokens in (512, 1024, 2048):
         assert throughput({"max_num_batched_tokens": tokens}, THEN) <= before * 1.01
-    small: dict[str, Knob] = {"max_num_batched_tokens": 512}
+    small: dict[str, FlagValue] = {"max_num_batched_tokens": 512}
     assert throughput({**small, "async_scheduling": False}, THEN) > 1.5 * before
 
 
@@ -106,7 +106,7 @@ def test_a_candidate_that_does_not_fit_is_explained_from_its_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "in_flight", "slowest_is_busy"),
+    ("flags", "in_flight", "slowest_is_busy"),
     [
         ({}, 1, 1 / 8),  # the cap is 128 // 8 = 16: the 16 prompts share one slot
         ({"pp_max_micro_batch_size": 4}, 4, 1 / 2),
@@ -115,10 +115,10 @@ def test_a_candidate_that_does_not_fit_is_explained_from_its_memory() -> None:
     ],
 )
 def test_in_sglang_the_cap_of_a_slot_decides_whether_the_pipe_fills(
-    knobs: dict[str, Knob], in_flight: float, slowest_is_busy: float
+    flags: dict[str, FlagValue], in_flight: float, slowest_is_busy: float
 ) -> None:
     posed = resolve(load_search_space("kimi-k3-pp8-tp2-sglang"))
-    found = explain(posed, candidate_of(posed, None, knobs))
+    found = explain(posed, candidate_of(posed, None, flags))
     assert (found.regime, found.candidate.partition) == ("slots", (11, 11, 11, 12, 12, 12, 12, 12))
     measured = found.result.measurement
     assert measured is not None
@@ -128,16 +128,16 @@ def test_in_sglang_the_cap_of_a_slot_decides_whether_the_pipe_fills(
 
 
 @pytest.mark.parametrize(
-    ("knobs", "said"),
+    ("flags", "said"),
     [
         ({"max_num_seq": 8}, "did you mean max_num_seqs?"),
         ({"max_num_seqs": 0}, "out of range"),
         ({"VLLM_PP_LAYER_PARTITION": "1,92"}, "partitune writes it"),
     ],
 )
-def test_a_flag_that_means_nothing_is_refused(knobs: dict[str, Knob], said: str) -> None:
+def test_a_flag_that_means_nothing_is_refused(flags: dict[str, FlagValue], said: str) -> None:
     with pytest.raises(SpecError, match=said):
-        candidate_of(problem(), None, knobs)
+        candidate_of(problem(), None, flags)
 
 
 def test_every_stage_says_what_its_time_rests_on() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from partitune.analysis.limits import Distance, distance
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
@@ -24,16 +24,16 @@ from partitune.spec.search_space import SearchSpace, load_search_space
 from tests.builders import shipped_problem
 
 
-def of(posed: Problem, partition: tuple[int, ...] | None = None, /, **knobs: Knob) -> Distance:
-    return distance(posed, Candidate(partition or posed.default_partition, knobs))
+def of(posed: Problem, partition: tuple[int, ...] | None = None, /, **flags: FlagValue) -> Distance:
+    return distance(posed, Candidate(partition or posed.default_partition, flags))
 
 
-def simulated_tok_s(posed: Problem, partition: tuple[int, ...], **knobs: Knob) -> float:
-    return SimulatorDriver(posed).measure(Candidate(partition, knobs)).metrics["output_throughput_tok_s"]
+def simulated_tok_s(posed: Problem, partition: tuple[int, ...], **flags: FlagValue) -> float:
+    return SimulatorDriver(posed).measure(Candidate(partition, flags)).metrics["output_throughput_tok_s"]
 
 
 @pytest.mark.parametrize(
-    ("space", "knobs"),
+    ("space", "flags"),
     [
         ("kimi-k3-pp8-tp2", {}),
         ("kimi-k3-pp8-tp2", {"max_num_batched_tokens": 512}),
@@ -42,10 +42,10 @@ def simulated_tok_s(posed: Problem, partition: tuple[int, ...], **knobs: Knob) -
         ("tiny", {}),
     ],
 )
-def test_the_factors_multiply_to_what_is_reached(space: str, knobs: dict[str, Knob]) -> None:
+def test_the_factors_multiply_to_what_is_reached(space: str, flags: dict[str, FlagValue]) -> None:
     posed = shipped_problem(space)
-    found = of(posed, None, **knobs)
-    assert found.reached_tok_s == simulated_tok_s(posed, posed.default_partition, **knobs)
+    found = of(posed, None, **flags)
+    assert found.reached_tok_s == simulated_tok_s(posed, posed.default_partition, **flags)
     assert math.prod(found.factors.values()) == pytest.approx(found.reached_tok_s / found.limit_tok_s, rel=1e-9)
     assert all(0 < value <= 1 + 1e-3 for value in found.factors.values()), found.factors
     assert found.factors[found.largest] == min(found.factors.values())

@@ -84,11 +84,11 @@ def test_a_log_stays_in_its_folder_whatever_its_study_is_called(study: str, tmp_
 )
 def test_a_value_of_the_command_line_is_a_scalar_or_text(text: str) -> None:
     try:
-        knobs, _ = parse_settings([f"max_num_seqs={text}"])
+        flags, _ = parse_settings([f"max_num_seqs={text}"])
     except SpecError as error:
         assert "allowed: one value" in str(error)  # noqa: PT017 - either answer is right, nothing else is
     else:
-        assert knobs == {"max_num_seqs": text}
+        assert flags == {"max_num_seqs": text}
 
 
 @pytest.mark.parametrize("name", ["evil.yaml", "./evil.yaml", "../evil", "/evil.yml"])

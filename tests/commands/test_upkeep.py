@@ -298,7 +298,7 @@ class TestResume:
         with Store.open("results.db", read_only=True) as store:
             trials = store.trials("tiny")
         assert len({trial.result.candidate.digest for trial in trials}) == len(trials)
-        assert {384, 512} <= {trial.result.candidate.knobs["max_num_batched_tokens"] for trial in trials}
+        assert {384, 512} <= {trial.result.candidate.flags["max_num_batched_tokens"] for trial in trials}
         capsys.readouterr()
         assert main([*command, "--extend", "--set", "workload.requests=20"]) == 2  # not the same trials any more
         said = capsys.readouterr().err

@@ -68,13 +68,13 @@ class EngineContract:
 
     def test_default_flags_are_what_the_engine_takes(self) -> None:
         for layout in LAYOUTS:
-            defaults = self.engine.default_knobs(self.deployment(layout))
+            defaults = self.engine.default_flags(self.deployment(layout))
             for name, value in defaults.items():
                 known = self.engine.launch.flags.get(name)
                 assert known is None or not known.fault(value), name
             given = {name: value for name, value in defaults.items() if name in self.engine.launch.flags}
-            same = replace(self.deployment(layout), knobs=given)
-            assert {**self.engine.effective_knobs(same), **given} == self.engine.effective_knobs(same)
+            same = replace(self.deployment(layout), flags=given)
+            assert {**self.engine.effective_flags(same), **given} == self.engine.effective_flags(same)
 
     @pytest.mark.parametrize("rule", [None, *SPLIT_RULES])
     def test_a_default_split_gives_every_layer_to_a_stage(self, rule: str | None) -> None:
@@ -104,7 +104,7 @@ class EngineContract:
         flags = self.engine.launch.flags
         misspelt = max(flags, key=len)[:-1]
         wrong = (
-            (replace(self.deployment(), knobs={misspelt: 1}), FLAG_RULES),
+            (replace(self.deployment(), flags={misspelt: 1}), FLAG_RULES),
             (self.deployment(Layout(tp=7)), SIZE_RULES),
             (self.deployment(Layout(pp=LAYERS + 1)), SIZE_RULES),
             (replace(self.deployment(), partition=(LAYERS,)), {"partition"}),

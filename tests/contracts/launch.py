@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.launch import LoadRun, Start, Target
@@ -25,10 +25,10 @@ class LaunchContract:
     engine: Engine
     version: str
 
-    def deployed(self, **knobs: Knob) -> Deployment:
+    def deployed(self, **flags: FlagValue) -> Deployment:
         architecture, layout = load_architecture("qwen3-8b"), Layout(pp=4)
         resolved = self.engine.resolved_layout(layout, architecture)
-        return Deployment(self.version, architecture, resolved, gpu("H200"), knobs)
+        return Deployment(self.version, architecture, resolved, gpu("H200"), flags)
 
     def start(self, hosts: tuple[str, ...]) -> Start:
         return Start("partitune-t", hosts, 8123, 29777, 4, {}, patience_s=60.0)
@@ -67,10 +67,10 @@ class LaunchContract:
     def test_a_config_file_gives_back_every_flag(self) -> None:
         launch = self.engine.launch
         names = [name for name in sorted(launch.scheduling_flags) if launch.flags[name].default is not None]
-        knobs = {name: value for name in names if (value := launch.flags[name].default) is not None}
-        taken = launch.read_config(launch.config_yaml(self.deployed(**knobs)))
-        assert {name: taken[name] for name in names if knobs[name] is not False} == {
-            name: value for name, value in knobs.items() if value is not False
+        flags = {name: value for name in names if (value := launch.flags[name].default) is not None}
+        taken = launch.read_config(launch.config_yaml(self.deployed(**flags)))
+        assert {name: taken[name] for name in names if flags[name] is not False} == {
+            name: value for name, value in flags.items() if value is not False
         }
         assert len(launch.config_commands("c.yaml", self.deployed(), 1)) == 1
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.costs.memory import MemoryModel, MemorySettings, ReplicatedEmbeddings
 from partitune.engines.deployment import Deployment
 from partitune.engines.sglang.engine import Sglang
@@ -28,9 +28,9 @@ def memory(
 
 
 def settings_of(
-    model: Architecture, version: str = "0.32.0", runner: str = "auto", knobs: dict[str, Knob] | None = None
+    model: Architecture, version: str = "0.32.0", runner: str = "auto", flags: dict[str, FlagValue] | None = None
 ) -> MemorySettings:
-    start = Deployment(version, model, Layout(pp=4), gpu("A10"), knobs=knobs or {}, runner=runner)
+    start = Deployment(version, model, Layout(pp=4), gpu("A10"), flags=flags or {}, runner=runner)
     return (Sglang() if version.startswith("0.5.") else Vllm()).memory_settings(start)
 
 
@@ -126,8 +126,8 @@ def test_what_an_engine_builds_more_than_once(
 
 def test_a_drafter_stands_on_the_last_stage_with_what_it_reads() -> None:
     """vLLM 0.32 `models/utils.py` spec_decode_needs_target_embed; draft models have one pipeline stage."""
-    plain, mtp = settings_of(V3), settings_of(V3, knobs={"spec_method": "mtp", "spec_tokens": 1})
-    eagle = settings_of(V3, knobs={"speculative_config": '{"method": "eagle3", "model": "x"}'})
+    plain, mtp = settings_of(V3), settings_of(V3, flags={"spec_method": "mtp", "spec_tokens": 1})
+    eagle = settings_of(V3, flags={"speculative_config": '{"method": "eagle3", "model": "x"}'})
     last = {
         name: memory(V3, Layout(tp=8, pp=2), settings).stage(1, 31, 61).edge_weight_bytes
         for name, settings in (("plain", plain), ("mtp", mtp), ("eagle", eagle))
@@ -144,7 +144,7 @@ def test_the_vision_profile_needs_memory_on_the_first_stage_only() -> None:
     )
     assert seeing[0].vision_bytes > 0
     assert [stage.vision_bytes for stage in (*seeing[1:], *blind)] == [0.0] * 15
-    assert settings_of(k3, knobs={"language_model_only": True}).vision is False
+    assert settings_of(k3, flags={"language_model_only": True}).vision is False
     tensor = memory(k3, Layout(tp=2, pp=8), replace(SMALL, max_num_batched_tokens=65536), "B300")
     assert tensor.kv_tensor()[0, 0, 12] == pytest.approx(tensor.stage(0, 0, 12).kv_bytes, abs=1e3)
 
@@ -152,13 +152,13 @@ def test_the_vision_profile_needs_memory_on_the_first_stage_only() -> None:
 def test_a_length_that_does_not_fit_is_fitted_when_asked() -> None:
     """vLLM 0.32 `kv_cache_utils.py` _auto_fit_max_model_len: -1 takes the longest that the tightest stage holds."""
     qwen, free = load_architecture("qwen3-8b"), [2 << 30, 4 << 30]
-    start = Deployment("0.32.0", qwen, Layout(pp=2), gpu("L4"), knobs={"max_model_len": -1})
+    start = Deployment("0.32.0", qwen, Layout(pp=2), gpu("L4"), flags={"max_model_len": -1})
     plan = Vllm().plan_kv(start, (18, 18), free)
     per_token = 18 * qwen.layers[0].attention.kv_bytes_per_token
     assert plan.concurrency == pytest.approx(1.0, rel=0.01)
     assert plan.tokens == pytest.approx((2 << 30) / per_token, rel=0.01)
     assert plan.tokens < qwen.max_position
     roomy = Vllm().plan_kv(start, (18, 18), [64 << 30] * 2)
-    fixed = replace(start, knobs={"max_model_len": qwen.max_position})
+    fixed = replace(start, flags={"max_model_len": qwen.max_position})
     assert roomy == Vllm().plan_kv(fixed, (18, 18), [64 << 30] * 2)
     assert Vllm().fewest_kv_blocks(start) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.registry import engine
 from partitune.engines.vllm.scheduler.settings import vllm_settings
@@ -29,7 +29,7 @@ QWEN = load_architecture("qwen3-8b")
         ("H200", {"enforce_eager": True}, 0),
     ],
 )
-def test_memory_counts_what_vllm_s_scheduler_pads_to(card: str, flags: dict[str, Knob], count: int) -> None:
+def test_memory_counts_what_vllm_s_scheduler_pads_to(card: str, flags: dict[str, FlagValue], count: int) -> None:
     deployment = Deployment("0.33.0", QWEN, Layout(), gpu(card), flags)
     plan = VLLM.plan_kv(deployment, (36,), [40 << 30])
     assert len(vllm_settings(deployment, plan).capture_sizes) == count
@@ -54,7 +54,7 @@ def test_memory_counts_what_vllm_s_scheduler_pads_to(card: str, flags: dict[str,
         ("H200", Layout(), {"disaggregation_mode": "prefill"}, 0),
     ],
 )
-def test_sglang_has_a_rule_of_its_own(card: str, layout: Layout, flags: dict[str, Knob], count: int) -> None:
+def test_sglang_has_a_rule_of_its_own(card: str, layout: Layout, flags: dict[str, FlagValue], count: int) -> None:
     assert SGLANG.memory_settings(Deployment("0.5.23", QWEN, layout, gpu(card), flags)).graph_sizes == count
 
 
@@ -64,8 +64,8 @@ def test_ranks_that_gather_tokens_capture_multiples_of_the_tensor_ranks() -> Non
 
 
 def test_sglang_reserves_memory_by_the_largest_graph_unless_there_are_none() -> None:
-    def reserved(flags: dict[str, Knob]) -> float:
-        share = SGLANG.default_knobs(Deployment("0.5.23", QWEN, Layout(), gpu("L40S"), flags))["mem_fraction_static"]
+    def reserved(flags: dict[str, FlagValue]) -> float:
+        share = SGLANG.default_flags(Deployment("0.5.23", QWEN, Layout(), gpu("L40S"), flags))["mem_fraction_static"]
         return gpu("L40S").memory_bytes / 2**20 * (1 - float(share))
 
     # 2 MiB a request (`memory_hook.py` reserve_for_graph_mb); shares are rounded to three digits

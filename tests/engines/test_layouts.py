@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.vllm.engine import Vllm
@@ -22,9 +22,9 @@ QWEN, K3, V3 = (load_architecture(name) for name in ("qwen3-235b-a22b", "kimi-k3
 
 
 def rules(
-    layout: Layout, model: Architecture = V3, knobs: dict[str, Knob] | None = None, runner: str = "auto"
+    layout: Layout, model: Architecture = V3, flags: dict[str, FlagValue] | None = None, runner: str = "auto"
 ) -> list[str]:
-    start = Deployment("0.32.0", model, layout, gpu("H200"), knobs=knobs or {}, runner=runner)
+    start = Deployment("0.32.0", model, layout, gpu("H200"), flags=flags or {}, runner=runner)
     return [one.rule for one in VLLM.check(start)]
 
 
@@ -70,7 +70,7 @@ WIDE = Layout(dp=8, expert_ranks=8, all2all_backend="deepep_low_latency")
 
 
 @pytest.mark.parametrize(
-    ("layout", "knobs", "runner", "broken"),
+    ("layout", "flags", "runner", "broken"),
     [
         (WIDE, {"enable_eplb": True}, "auto", []),
         (Layout(tp=8), {"enable_eplb": True}, "auto", ["eplb"]),  # needs expert parallelism
@@ -101,13 +101,15 @@ WIDE = Layout(dp=8, expert_ranks=8, all2all_backend="deepep_low_latency")
         (Layout(tp=4, pcp=2), {}, "v1", ["pcp"]),
     ],
 )
-def test_vllms_rules_of_sizes_and_flags(layout: Layout, knobs: dict[str, Knob], runner: str, broken: list[str]) -> None:
-    assert rules(layout, V3, knobs, runner) == broken
+def test_vllms_rules_of_sizes_and_flags(
+    layout: Layout, flags: dict[str, FlagValue], runner: str, broken: list[str]
+) -> None:
+    assert rules(layout, V3, flags, runner) == broken
 
 
 def test_every_violation_comes_at_once_with_its_source() -> None:
     start = Deployment(
-        "0.32.0", K3, Layout(tp=5, pp=8, dp=2, pcp=2, dcp=3), gpu("H200"), knobs={"enable_dbo": True}, runner="v2"
+        "0.32.0", K3, Layout(tp=5, pp=8, dp=2, pcp=2, dcp=3), gpu("H200"), flags={"enable_dbo": True}, runner="v2"
     )
     found = VLLM.check(start)
     assert {"heads-over-tp", "expert-cut", "dcp", "pcp", "dbo"} <= {one.rule for one in found}
@@ -123,13 +125,13 @@ def test_vllm_spells_a_layout() -> None:
         "--disable-custom-all-reduce",
     )  # fmt: skip
     assert VLLM.launch.config_yaml(start)["enable-expert-parallel"] is True
-    assert [one.rule for one in VLLM.check(replace(start, knobs={"data_parallel_size": 4}))] == ["parallel-size"]
+    assert [one.rule for one in VLLM.check(replace(start, flags={"data_parallel_size": 4}))] == ["parallel-size"]
 
 
 def test_sglang_spells_a_layout() -> None:
     """`tp_size` counts every rank of a stage; data ranks of a model with experts are attention data parallelism."""
 
-    def words(layout: Layout, model: Architecture) -> dict[str, Knob]:
+    def words(layout: Layout, model: Architecture) -> dict[str, FlagValue]:
         return dict(SGLANG.launch.config_yaml(Deployment("0.5.23", model, layout, gpu("H200"))))
 
     wide = Layout(tp=2, pp=2, dp=4, expert_ranks=8, all2all_backend="deepep")
@@ -144,7 +146,7 @@ def test_sglang_spells_a_layout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "model", "knobs", "broken"),
+    ("layout", "model", "flags", "broken"),
     [
         (Layout(tp=2, dp=4, expert_ranks=4), V3, {}, []),  # 4 of 8 ranks with experts of their own, each cut in two
         (Layout(tp=2, dp=4, expert_ranks=3), V3, {}, ["expert-width", "expert-width"]),
@@ -166,8 +168,8 @@ def test_sglang_spells_a_layout() -> None:
         ),
     ],
 )
-def test_sglangs_rules(layout: Layout, model: Architecture, knobs: dict[str, Knob], broken: list[str]) -> None:
-    found = SGLANG.check(Deployment("0.5.23", model, layout, gpu("H200"), knobs=knobs))
+def test_sglangs_rules(layout: Layout, model: Architecture, flags: dict[str, FlagValue], broken: list[str]) -> None:
+    found = SGLANG.check(Deployment("0.5.23", model, layout, gpu("H200"), flags=flags))
     assert [one.rule for one in found] == broken
 
 
@@ -181,16 +183,16 @@ def test_sglangs_data_ranks_of_a_dense_model_stay_on_one_node() -> None:
 
 def test_sglangs_attention_data_ranks_share_chunk_and_requests() -> None:
     """0.5.23 `arg_groups/parallel_hook.py` handle_data_parallelism, `kv_cache_configurator.py` resolve_max_num_reqs."""
-    knobs: dict[str, Knob] = {"chunked_prefill_size": 8192, "max_running_requests": 100}
-    start = Deployment("0.5.23", V3, Layout(tp=2, pp=2, dp=4), gpu("H200"), knobs=knobs)
-    found = SGLANG.effective_knobs(start)
+    flags: dict[str, FlagValue] = {"chunked_prefill_size": 8192, "max_running_requests": 100}
+    start = Deployment("0.5.23", V3, Layout(tp=2, pp=2, dp=4), gpu("H200"), flags=flags)
+    found = SGLANG.effective_flags(start)
     assert (found["chunked_prefill_size"], found["max_running_requests"]) == (2048, 25)
     assert found["schedule_conservativeness"] == pytest.approx(0.3)
     flow = SGLANG.flow(start)
     assert (flow.step_tokens, flow.max_requests, flow.cohort_requests) == (2048, 25, 12)
     assert SGLANG.launch.config_yaml(start)["chunked-prefill-size"] == 8192  # the command line says the whole
     replicas = replace(start, architecture=load_architecture("qwen3-8b"))
-    assert SGLANG.effective_knobs(replicas)["chunked_prefill_size"] == 8192
+    assert SGLANG.effective_flags(replicas)["chunked_prefill_size"] == 8192
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_decode_context_parallelism_multiplies_what_a_page_holds() -> None:
 
 
 def test_the_state_of_a_hybrid_is_not_dealt_out() -> None:
-    start = Deployment("0.32.0", K3, Layout(tp=8, dcp=8), gpu("B300"), knobs={"max_model_len": 32768})
+    start = Deployment("0.32.0", K3, Layout(tp=8, dcp=8), gpu("B300"), flags={"max_model_len": 32768})
     caches = [cache for cache in cache_model(start).layers if cache is not None]
     sizes = {cache.kind.value: cache.block_size for cache in caches}
     assert sizes["tokens"] == 8 * sizes["state"]
@@ -245,7 +247,7 @@ def test_one_list_of_back_ends_an_engine() -> None:
     for engine, version, flag in ((VLLM, "0.32.0", "all2all_backend"), (SGLANG, "0.5.23", "moe_a2a_backend")):
         start = Deployment(version, V3, Layout(tp=8, expert_ranks=8, all2all_backend="deep_ep"), gpu("H200"))
         (by_key,) = (one.message for one in engine.check(start) if one.rule == "all2all-backend")
-        written = replace(start, layout=Layout(tp=8, expert_ranks=8), knobs={flag: "deep_ep"})
+        written = replace(start, layout=Layout(tp=8, expert_ranks=8), flags={flag: "deep_ep"})
         (by_flag,) = (one.message for one in engine.check(written) if one.rule == "flag-value")
         allowed = by_key.partition("is not one of ")[2]
         assert "deepep_v2" in allowed

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.engines.readout import Counters, LogReading
 from partitune.errors import LaunchFailed
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
@@ -35,10 +35,10 @@ def layers(*rows: tuple[int, int, int]) -> tuple[WorkerLayers, ...]:
 
 
 def complaint(
-    found: Running, asked: LaunchCommands | None = None, counters: Counters | None = None, **knobs: Knob
+    found: Running, asked: LaunchCommands | None = None, counters: Counters | None = None, **flags: FlagValue
 ) -> str | None:
     """What is wrong; None: nothing."""
-    deployment = SETUP.deployment(Candidate((20, 16), knobs))
+    deployment = SETUP.deployment(Candidate((20, 16), flags))
     try:
         deployment_check.check(PROBLEM, deployment, asked or plan(), found, counters or Counters())
     except LaunchFailed as error:

@@ -94,7 +94,7 @@ def test_a_search_measures_every_layout_as_it_was_asked(
 
 def test_another_partition_than_asked_is_found_on_any_layout(bench: Bench) -> None:
     driver = bench.driver(setup_of(spec()))
-    wrong = run(driver, replace(FOUR_STAGES, knobs={ACT: "wrong-partition"}))
+    wrong = run(driver, replace(FOUR_STAGES, flags={ACT: "wrong-partition"}))
     assert wrong.outcome is Outcome.FAILED
     assert "the partition is 11,8,8,9, asked for was 10,8,8,10" in wrong.reason
     unknown = run(driver, Candidate((12, 12, 12), {}, "tp1-pp3"))

@@ -34,8 +34,8 @@ def setup_of(space: dict[str, object], **runner: object) -> Setup:
     )
 
 
-def plan(made: Setup, partition: tuple[int, ...], hosts: tuple[str, ...], **knobs: int) -> LaunchCommands:
-    return made.server.launch(Candidate(partition, knobs), trial="t1", hosts=hosts, port=8100, rendezvous_port=29600)
+def plan(made: Setup, partition: tuple[int, ...], hosts: tuple[str, ...], **flags: int) -> LaunchCommands:
+    return made.server.launch(Candidate(partition, flags), trial="t1", hosts=hosts, port=8100, rendezvous_port=29600)
 
 
 def value(words: tuple[str, ...], flag: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partitune.candidate import Candidate, Knob, Outcome
+from partitune.candidate import Candidate, FlagValue, Outcome
 from partitune.errors import SpecError
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, run
 from partitune.execution.simulator_driver import SimulatorDriver
@@ -46,8 +46,8 @@ def test_the_grade_is_a_slope() -> None:
 
 def test_a_rule_of_the_engine_comes_before_memory_and_counts() -> None:
     driver = SimulatorDriver(shipped_problem("tiny"))
-    knobs: dict[str, Knob] = {"max_num_batched_tokens": 64, "max_num_seqs": 128}
-    result = run(driver, Candidate((18, 18), knobs))
+    flags: dict[str, FlagValue] = {"max_num_batched_tokens": 64, "max_num_seqs": 128}
+    result = run(driver, Candidate((18, 18), flags))
     assert result.reason.startswith("the engine refuses this: max_num_batched_tokens 64 must be at least max_num_seqs")
     assert result.constraints == {RULES_CONSTRAINT: 1.0}
 

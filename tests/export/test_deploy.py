@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import partitune
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.errors import SpecError
 from partitune.export.deploy import export
@@ -95,9 +95,13 @@ def sglang_takes(config: Path, *words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_vllm_is_told_every_flag_and_off_is_really_off(asynchronous: bool, tmp_path: Path) -> None:
-    knobs: dict[str, Knob] = {"async_scheduling": asynchronous, "max_num_seqs": 16, "enable_prefix_caching": False}
+    varied: dict[str, FlagValue] = {
+        "async_scheduling": asynchronous,
+        "max_num_seqs": 16,
+        "enable_prefix_caching": False,
+    }
     flags = {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 2048, "max_num_seqs": 64, "kv_cache_dtype": "fp8"}
-    done = export(problem(engine=engine(flags=flags)), Candidate((19, 17), knobs), tmp_path / "deploy.env", ())
+    done = export(problem(engine=engine(flags=flags)), Candidate((19, 17), varied), tmp_path / "deploy.env", ())
     assert done.config == tmp_path / "deploy.yaml"
     assert vllm_takes(done.config) == {
         "model": "Qwen/Qwen3-8B",
@@ -319,7 +323,7 @@ def test_a_file_that_reads_back_wrong_leaves_the_older_ones(tmp_path: Path, monk
     export(problem(), Candidate((18, 18)), tmp_path / "x.env", ())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def as_people_write_it(self: object, deployment: object) -> dict[str, Knob]:
+    def as_people_write_it(self: object, deployment: object) -> dict[str, FlagValue]:
         return {"pipeline-parallel-size": 2, "tensor-parallel-size": 1, "async-scheduling": False}
 
     monkeypatch.setattr(VllmLaunch, "config_yaml", as_people_write_it)

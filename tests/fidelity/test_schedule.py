@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS
 from partitune.errors import SpecError
 from partitune.hardware.links import link
@@ -188,7 +188,7 @@ class TestPipelineAgainstTensorParallel:
 class TestSlowLinks:
     """Check 7: a network between the GPUs ruins tensor parallelism and hardly touches a pipeline."""
 
-    FLAGS: Mapping[str, Knob] = {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "max_model_len": 8192}
+    FLAGS: Mapping[str, FlagValue] = {"max_num_batched_tokens": 8192, "max_num_seqs": 256, "max_model_len": 8192}
 
     def two_nodes(self, network: str) -> Problem:
         """Llama-405B BF16 on 16 H100, TP8 PP2, 1024 in / 128 out."""

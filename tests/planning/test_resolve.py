@@ -40,7 +40,7 @@ def test_the_study_of_kimi_k3_is_resolved_as_it_was_run() -> None:
     assert (problem.stages, problem.layers, problem.placement.tp) == (8, 93, 2)
     assert len(problem.load.requests) == problem.load.concurrency == 16
     assert {(one.prompt_tokens, one.output_tokens) for one in problem.load.requests} == {(256, 32)}
-    assert problem.engine.effective_knobs(problem.start({}))["max_num_batched_tokens"] == 16384
+    assert problem.engine.effective_flags(problem.start({}))["max_num_batched_tokens"] == 16384
 
 
 def test_the_engine_names_the_kernel_of_the_experts() -> None:

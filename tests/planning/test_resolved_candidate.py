@@ -24,7 +24,7 @@ def test_a_candidate_is_judged_on_the_layout_it_names() -> None:
         assert (resolved.problem.layout.name, resolved.deployment.layout.pp) == ("tp1-pp4", 4)
         assert len(resolved.memory) == len(resolved.kv_bytes) == len(resolved.kinds) == 4
         assert [sum(kinds.values()) for kinds in resolved.kinds] == list(candidate.partition)
-        assert "layout" not in resolved.deployment.knobs
+        assert "layout" not in resolved.deployment.flags
     assert ResolvedCandidate(problem, Candidate((18, 18))).problem is problem
     with pytest.raises(SpecError):
         ResolvedCandidate(problem, Candidate((18, 18), {}, "tp1-pp5"))
@@ -34,7 +34,7 @@ def test_bytes_given_for_kv_are_what_every_stage_has() -> None:
     problem = resolve(load_search_space("tiny"))
     candidate = Candidate((18, 18), {"kv_cache_memory_bytes": 5 * GIB})
     assert ResolvedCandidate(problem, candidate).kv_bytes == (5 * GIB, 5 * GIB)
-    tensor = kv_bytes_tensor(problem, candidate.knobs)
+    tensor = kv_bytes_tensor(problem, candidate.flags)
     assert tensor[0, 0, 18] == tensor[1, 18, 36] == 5 * GIB
 
 

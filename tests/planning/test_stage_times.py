@@ -25,7 +25,7 @@ def random_partition(posed: Problem, seed: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(
-    ("space", "knobs"),
+    ("space", "flags"),
     [
         ("kimi-k3-pp8-tp2", {"max_num_batched_tokens": 512}),
         ("kimi-k3-pp8-tp2-sglang", {"pp_max_micro_batch_size": 4}),
@@ -33,9 +33,9 @@ def random_partition(posed: Problem, seed: int) -> tuple[int, ...]:
         ("tiny", {}),
     ],
 )
-def test_a_run_takes_every_stage_as_long_as_the_simulator_says(space: str, knobs: dict[str, int]) -> None:
+def test_a_run_takes_every_stage_as_long_as_the_simulator_says(space: str, flags: dict[str, int]) -> None:
     posed = shipped_problem(space)
-    run = SimulatorDriver(posed).run_without_host(Candidate(posed.default_partition, knobs))
+    run = SimulatorDriver(posed).run_without_host(Candidate(posed.default_partition, flags))
     tensor = StageTimes(posed).tensor([(batch, float(count)) for batch, count in run.work])
     simulated = np.array(run.compute_s) + np.array(run.transfer_s)
     assert along(tensor, posed.default_partition) == pytest.approx(simulated, rel=1e-9)

@@ -6,13 +6,13 @@ from itertools import product
 
 import pytest
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.resolve import resolve
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s
 from partitune.search.space import Space
-from partitune.spec.knobs import RealRange, WholeRange
+from partitune.spec.domains import RealRange, WholeRange
 from partitune.spec.search_space import load_search_space
 
 
@@ -25,15 +25,15 @@ def test_it_orders_flags_nearly_as_the_simulator_does(name: str, agrees: float, 
 
     spec = load_search_space(name)
     posed = resolve(spec)
-    driver, start = SimulatorDriver(posed), Space(posed, spec).starting_knobs
+    driver, start = SimulatorDriver(posed), Space(posed, spec).starting_flags
     predicted, simulated = [], []
     domains = [domain for domain in spec.knobs.flags.values() if isinstance(domain, tuple)]
     assert len(domains) == len(spec.knobs.flags)
     for values in product(*domains):
-        knobs: dict[str, Knob] = {**start, **dict(zip(spec.knobs.flags, values, strict=True))}
-        speed = run(driver, Candidate(posed.default_partition, knobs)).metric("output_throughput_tok_s")
+        flags: dict[str, FlagValue] = {**start, **dict(zip(spec.knobs.flags, values, strict=True))}
+        speed = run(driver, Candidate(posed.default_partition, flags)).metric("output_throughput_tok_s")
         if speed is not None:
-            predicted.append(predicted_output_tok_s(posed, posed.default_partition, knobs))
+            predicted.append(predicted_output_tok_s(posed, posed.default_partition, flags))
             simulated.append(speed)
     ratios = [hoped / speed for hoped, speed in zip(predicted, simulated, strict=True)]
     assert min(ratios) > 0.97
@@ -50,22 +50,22 @@ def test_the_fastest_setting_is_proposed_after_the_seeds_and_beats_them_in_the_s
     *before, last = Space(posed, spec).first_proposals()
     assert last.origin == "predicted"
     # The study's own finding: below the burst's 4096 tokens it is cut into cohorts, and 512 makes eight of them.
-    assert last.candidate.knobs["max_num_batched_tokens"] == 512
+    assert last.candidate.flags["max_num_batched_tokens"] == 512
     speeds = [run(driver, one.candidate).metric("output_throughput_tok_s") or 0.0 for one in (*before, last)]
     assert speeds[-1] > 2 * max(speeds[:-1])
 
 
 def test_settings_keep_to_the_knobs_and_prefer_the_start() -> None:
     posed = resolve(load_search_space("tiny"))
-    knobs: dict[str, tuple[Knob, ...] | WholeRange | RealRange] = {
+    flags: dict[str, tuple[FlagValue, ...] | WholeRange | RealRange] = {
         "max_num_batched_tokens": (256, 1024),
         "max_num_seqs": WholeRange(low=16, high=64, step=16),
         "gpu_memory_utilization": RealRange(low=0.7, high=0.9),
     }
-    start: dict[str, Knob] = {"max_num_batched_tokens": 2048, "max_num_seqs": 48, "gpu_memory_utilization": 0.8}
-    found = fastest_first(posed, knobs, start)
+    start: dict[str, FlagValue] = {"max_num_batched_tokens": 2048, "max_num_seqs": 48, "gpu_memory_utilization": 0.8}
+    found = fastest_first(posed, flags, start)
     assert len(found) == 2 * 4 * 5
-    assert {one["max_num_batched_tokens"] for one in found} == {256, 1024}  # 2048 is no value of the knob
+    assert {one["max_num_batched_tokens"] for one in found} == {256, 1024}  # 2048 is no value of the flag
     assert {one["max_num_seqs"] for one in found} == {16, 32, 48, 64}
     shares = sorted({float(one["gpu_memory_utilization"]) for one in found})
     assert shares == pytest.approx([0.7, 0.75, 0.8, 0.85, 0.9])
@@ -76,5 +76,5 @@ def test_settings_keep_to_the_knobs_and_prefer_the_start() -> None:
 def test_very_many_settings_are_sampled() -> None:
     posed = resolve(load_search_space("tiny"))
     values = {f"max_num_seqs_{index}": WholeRange(low=1, high=100) for index in range(6)}
-    start: dict[str, Knob] = dict.fromkeys(values, 1)
+    start: dict[str, FlagValue] = dict.fromkeys(values, 1)
     assert fastest_first(posed, values, start) == []  # refused by the engine, and not after 5 ** 6 questions

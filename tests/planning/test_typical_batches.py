@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.registry import engine
 from partitune.engines.scheduling import Flow
@@ -22,15 +22,15 @@ def load(count: int, prompt: int, output: int, concurrency: int | None) -> Load:
 
 def vllm(tokens: int, seqs: int = 128, stages: int = 8, *, merges: bool = False) -> Flow:
     """A start of vLLM: the V1 runner of 0.30 (async-v1) merges all that decode, later ones (async-v2) do not."""
-    knobs: dict[str, Knob] = {"max_num_batched_tokens": tokens, "max_num_seqs": seqs}
+    flags: dict[str, FlagValue] = {"max_num_batched_tokens": tokens, "max_num_seqs": seqs}
     version, runner = ("0.30.0", "v1") if merges else ("0.33.0", "auto")
-    start = Deployment(version, architecture("f" * 16), layout=Layout(pp=stages), gpu=H200, knobs=knobs, runner=runner)
+    start = Deployment(version, architecture("f" * 16), layout=Layout(pp=stages), gpu=H200, flags=flags, runner=runner)
     return engine("vllm").flow(start)
 
 
-def sglang(**knobs: Knob) -> Flow:
+def sglang(**flags: FlagValue) -> Flow:
     return engine("sglang").flow(
-        Deployment("0.5.23", architecture("f" * 16), layout=Layout(pp=8), gpu=H200, knobs=knobs)
+        Deployment("0.5.23", architecture("f" * 16), layout=Layout(pp=8), gpu=H200, flags=flags)
     )
 
 
@@ -75,7 +75,7 @@ def test_one_output_token_has_no_decode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "together"),
+    ("flags", "together"),
     [
         ({}, 16),  # 2048 running requests or more over 8 stages: no limit for a burst of 16
         ({"max_running_requests": 32}, 4),
@@ -86,6 +86,6 @@ def test_one_output_token_has_no_decode() -> None:
         ({"chunked_prefill_size": -1}, 16),
     ],
 )
-def test_a_slot_of_sglang_takes_so_many(knobs: dict[str, Knob], together: int) -> None:
-    _, (decode, decodes) = typical_batches(load(16, 256, 32, 16), sglang(**knobs))
+def test_a_slot_of_sglang_takes_so_many(flags: dict[str, FlagValue], together: int) -> None:
+    _, (decode, decodes) = typical_batches(load(16, 256, 32, 16), sglang(**flags))
     assert (decode.decode_tokens, decodes) == (together, 16 * 31 / together)

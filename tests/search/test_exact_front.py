@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.cli import main
 from partitune.errors import SpecError
 from partitune.execution.simulator_driver import SimulatorDriver
@@ -132,10 +132,10 @@ def test_where_nothing_fits_the_answer_is_no_and_says_what_is_missing(capsys: py
     assert "weights miss the card by" in out
 
 
-@pytest.mark.parametrize("knobs", [{"max_num_seqs": 0}, {"max_num_seqs": "lots"}, {"pipeline_parallel_size": 3}])
-def test_a_value_that_no_engine_takes_is_named(knobs: dict[str, Knob]) -> None:
-    with pytest.raises(SpecError, match=next(iter(knobs))):
-        solve(load_search_space("tiny"), knobs)
+@pytest.mark.parametrize("flags", [{"max_num_seqs": 0}, {"max_num_seqs": "lots"}, {"pipeline_parallel_size": 3}])
+def test_a_value_that_no_engine_takes_is_named(flags: dict[str, FlagValue]) -> None:
+    with pytest.raises(SpecError, match=next(iter(flags))):
+        solve(load_search_space("tiny"), flags)
 
 
 def test_a_layout_is_solved_on_its_own_stages() -> None:

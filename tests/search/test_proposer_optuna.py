@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from partitune.candidate import Candidate, Knob, Objective, Outcome, Result, Submission
+from partitune.candidate import Candidate, FlagValue, Objective, Outcome, Result, Submission
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import MEMORY_CONSTRAINT
 from partitune.search.proposers import optuna as optuna_proposer
@@ -16,7 +16,7 @@ from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import Proposer
 from partitune.search.space import Domain, Space
-from partitune.spec.knobs import RealRange, WholeRange
+from partitune.spec.domains import RealRange, WholeRange
 from tests.contracts.proposer import ProposerContract, walk
 from tests.scripted import measurement
 
@@ -29,22 +29,22 @@ class FlatSpace:
 
     parameters: Mapping[str, Domain]
     first: tuple[Submission, ...] = ()
-    impossible: frozenset[Knob] = frozenset()
-    merged: frozenset[Knob] = frozenset()
-    decoded: list[Mapping[str, Knob]] = field(default_factory=list)
+    impossible: frozenset[FlagValue] = frozenset()
+    merged: frozenset[FlagValue] = frozenset()
+    decoded: list[Mapping[str, FlagValue]] = field(default_factory=list)
 
     def first_proposals(self) -> Iterator[Submission]:
         yield from self.first
 
-    def decode(self, params: Mapping[str, Knob]) -> Submission:
+    def decode(self, params: Mapping[str, FlagValue]) -> Submission:
         self.decoded.append(params)
         if not self.impossible.isdisjoint(params.values()):
             raise InfeasibleSpace("no partition fits")
-        knobs = {name: "same" if value in self.merged else value for name, value in params.items()}
-        return Submission(Candidate((4,), knobs), "sampler", "front-0")
+        flags = {name: "same" if value in self.merged else value for name, value in params.items()}
+        return Submission(Candidate((4,), flags), "sampler", "front-0")
 
-    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, Knob] | None:
-        return None if "same" in candidate.knobs.values() or not candidate.knobs else candidate.knobs
+    def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue] | None:
+        return None if "same" in candidate.flags.values() or not candidate.flags else candidate.flags
 
 
 def proposer(space: FlatSpace, seed: int = 0, constraints: tuple[str, ...] = ()) -> OptunaProposer:
@@ -63,7 +63,7 @@ class TestOptunaProposer(ProposerContract):
     size = 3 + 4 * 5 - 5  # the first three, and a grid of which one column cannot exist
 
     def make(self) -> Proposer:
-        numbers: tuple[Knob, ...] = (1, 2, 3, 4)
+        numbers: tuple[FlagValue, ...] = (1, 2, 3, 4)
         return after_firsts(
             FlatSpace(
                 {"flag": ("a", "b", "c", "d", "e"), "number": numbers},
@@ -81,7 +81,7 @@ def test_a_region_that_cannot_run_is_learnt(seed: int) -> None:
     for _ in range(100):
         asked = sampler.ask()
         assert asked is not None
-        x = float(asked.candidate.knobs["x"])
+        x = float(asked.candidate.flags["x"])
         tried.append(x)
         if x > 60:
             result = Result(asked.candidate, Outcome.INFEASIBLE, "too large", None, {MEMORY_CONSTRAINT: x - 60})
@@ -98,7 +98,7 @@ def test_a_limit_that_is_missed_is_learnt_though_it_was_measured() -> None:
     for _ in range(80):
         asked = sampler.ask()
         assert asked is not None
-        x = float(asked.candidate.knobs["x"])
+        x = float(asked.candidate.flags["x"])
         missed = (x - 60) / 60
         outcome = Outcome.INFEASIBLE if missed > 0 else Outcome.OK
         bad += missed > 0
@@ -110,14 +110,14 @@ def test_a_limit_that_is_missed_is_learnt_though_it_was_measured() -> None:
 def test_points_without_a_partition_cost_no_trial() -> None:
     space = FlatSpace({"x": (1, 2, 3, 4, 5, 6)}, impossible=frozenset([2, 4, 6]))
     asked = walk(proposer(space), 10)
-    assert {one.candidate.knobs["x"] for one, _ in asked} == {1, 3, 5}
+    assert {one.candidate.flags["x"] for one, _ in asked} == {1, 3, 5}
     assert proposer(FlatSpace({"x": (2, 4)}, impossible=frozenset([2, 4]))).ask() is None
 
 
 def test_different_points_with_one_candidate_are_measured_once() -> None:
     space = FlatSpace({"x": (1, 2, 3, 4)}, merged=frozenset([2, 3, 4]))
     asked = walk(proposer(space), 10)
-    assert sorted(str(one.candidate.knobs["x"]) for one, _ in asked) == ["1", "same"]
+    assert sorted(str(one.candidate.flags["x"]) for one, _ in asked) == ["1", "same"]
 
 
 def test_a_parameter_with_one_value_is_no_reason_to_go_on() -> None:
@@ -154,7 +154,7 @@ def test_a_stored_candidate_outside_the_space_is_known_and_teaches_nothing() -> 
     sampler = proposer(FlatSpace({"x": (1, 2)}))
     told = first("default", 9)
     sampler.tell(told, Result(told.candidate, Outcome.OK, "", measurement(9.0)))
-    assert {one.candidate.knobs["x"] for one, _ in walk(sampler, 9)} == {1, 2}
+    assert {one.candidate.flags["x"] for one, _ in walk(sampler, 9)} == {1, 2}
 
 
 def test_a_long_study_is_resumed_as_it_was_across_the_thinning_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

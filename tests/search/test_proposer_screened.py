@@ -14,7 +14,7 @@ from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.proposer import Proposer
 from partitune.search.proposers.screened import OPENING as OPENING_ORIGINS
 from partitune.search.proposers.screened import Screened, ScreenedProposer, layers_moved
-from partitune.spec.knobs import WholeRange
+from partitune.spec.domains import WholeRange
 from tests.contracts.proposer import ProposerContract, walk
 from tests.scripted import ScriptedDriver, measurement
 from tests.search.test_proposer_optuna import THROUGHPUT, FlatSpace, after_firsts, first
@@ -29,7 +29,7 @@ class Tuned:
     rising: bool = True
 
     def measure(self, candidate: Candidate) -> Measurement:
-        seqs = int(candidate.knobs.get("seqs", 50))
+        seqs = int(candidate.flags.get("seqs", 50))
         if seqs > 90:
             raise OutOfMemory("stage 0 is short of 1 GiB", excess=1.0)
         return measurement(float(100 + seqs if self.rising else 200 - seqs))
@@ -61,7 +61,7 @@ def test_the_opening_is_launched_whatever_the_simulator_says_then_its_best() -> 
     space = FlatSpace({"seqs": WholeRange(low=1, high=100)}, OPENING)
     asked = launches(screened(space, Tuned(), 103)[0], Tuned(), 8)
     assert [proposal.origin for proposal in asked] == ["default", "exact", "seed"] + ["screen"] * 5
-    assert [proposal.candidate.knobs["seqs"] for proposal in asked[3:]] == [90, 89, 88, 87, 86]
+    assert [proposal.candidate.flags["seqs"] for proposal in asked[3:]] == [90, 89, 88, 87, 86]
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Scattered:
     share: float
 
     def measure(self, candidate: Candidate) -> Measurement:
-        if candidate.partition == (4,) and not candidate.knobs:
+        if candidate.partition == (4,) and not candidate.flags:
             raise OutOfMemory("stage 0 is short of 1 GiB", excess=1.0)
-        seqs = int(candidate.knobs.get("seqs", 90))
+        seqs = int(candidate.flags.get("seqs", 90))
         return measurement((100.0 + seqs) * (1 + self.share * (seqs % 3)))
 
 

@@ -46,15 +46,15 @@ def test_first_proposals_are_default_exact_and_seeds_with_the_engines_own_flags(
         ("predicted", "front-0"),
     ]
     assert first[0].candidate.partition == (9, 9, 9, 9)
-    # 2048 is vLLM's own on this GPU, though no knob of this space takes it; async is on in the V2 runner.
-    assert first[0].candidate.knobs == {"max_num_batched_tokens": 2048, "async_scheduling": True}
-    assert first[3].candidate.knobs["max_num_batched_tokens"] == 256
+    # 2048 is vLLM's own on this GPU, though no flag of this space takes it; async is on in the V2 runner.
+    assert first[0].candidate.flags == {"max_num_batched_tokens": 2048, "async_scheduling": True}
+    assert first[3].candidate.flags["max_num_batched_tokens"] == 256
 
 
-def test_a_flag_of_the_file_is_where_its_knob_starts() -> None:
+def test_a_flag_of_the_file_is_where_its_domain_starts() -> None:
     made = space(engine={"flags": {"max_num_batched_tokens": 1024, "async_scheduling": False}})
     default = next(made.first_proposals())
-    assert default.candidate.knobs == {"max_num_batched_tokens": 1024, "async_scheduling": False}
+    assert default.candidate.flags == {"max_num_batched_tokens": 1024, "async_scheduling": False}
 
 
 def test_without_room_for_anything_the_default_is_still_tried() -> None:
@@ -166,8 +166,8 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.
 
 def test_where_layouts_vary_every_candidate_names_its_own_and_comes_back_from_the_parameters() -> None:
     layouts = [{"tp": 1, "pp": 4}, {"tp": 2, "pp": 2}]
-    knobs = {"max_num_batched_tokens": [256, 2048], "async_scheduling": [True, False]}
-    varied = space(parallel={"tp": 1, "pp": 4, "layouts": layouts}, knobs=knobs)
+    flags = {"max_num_batched_tokens": [256, 2048], "async_scheduling": [True, False]}
+    varied = space(parallel={"tp": 1, "pp": 4, "layouts": layouts}, knobs=flags)
     stages = {"tp1-pp4": 4, "tp2-pp2": 2}
     first = list(varied.first_proposals())
     assert {proposal.candidate.layout for proposal in first} == set(stages)
@@ -175,12 +175,12 @@ def test_where_layouts_vary_every_candidate_names_its_own_and_comes_back_from_th
         candidate = proposal.candidate
         assert candidate.layout is not None
         assert len(candidate.partition) == stages[candidate.layout]
-        assert LAYOUT not in candidate.knobs
+        assert LAYOUT not in candidate.flags
         stored = Candidate.of_settings(candidate.partition, candidate.settings)
         assert stored == candidate
         params = varied.encode(stored, proposal.plan)
         assert params is not None
         assert params[LAYOUT] == candidate.layout
         assert varied.decode(params).candidate == candidate
-    assert varied.encode(Candidate((9, 9, 9, 9), first[0].candidate.knobs, "tp4-pp1"), "front-0") is None
+    assert varied.encode(Candidate((9, 9, 9, 9), first[0].candidate.flags, "tp4-pp1"), "front-0") is None
     assert {proposal.candidate.layout for proposal in space().first_proposals()} == {None}

@@ -112,7 +112,7 @@ EQUAL = "1000.0"
 AS_SIMULATED = "simulated"
 UPSIDE_DOWN = "1e6 / simulated"
 #: The simulator knows nothing of it.
-SMALL_CHUNKS = "1100.0 if candidate.knobs['max_num_batched_tokens'] == 256 else 1000.0"
+SMALL_CHUNKS = "1100.0 if candidate.flags['max_num_batched_tokens'] == 256 else 1000.0"
 NOISE = 0.01
 
 
@@ -265,7 +265,7 @@ def test_without_finalists_single_runs_are_called_what_they_are(
 def test_limits_that_nothing_keeps_are_answered_with_the_nearest_miss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    missed = "{'ttft_p99_ms': 0.075 if candidate.knobs['max_num_batched_tokens'] == 512 else 0.2}"
+    missed = "{'ttft_p99_ms': 0.075 if candidate.flags['max_num_batched_tokens'] == 512 else 0.2}"
     heard = Heard()
     heard.run(order(tmp_path, site(tmp_path, EQUAL, constraints=missed), **{"budget.trials": 16}))
     assert not any("final" in line for line in heard.lines)

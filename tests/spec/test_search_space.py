@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from partitune.errors import SpecError
 from partitune.spec.catalog import Kind, YamlText, list_catalog, shipped
-from partitune.spec.knobs import WholeRange
+from partitune.spec.domains import WholeRange
 from partitune.spec.objectives import METRICS, Direction
 from partitune.spec.schema import json_schema
 from partitune.spec.search_space import SearchSpace, load_search_space

@@ -115,8 +115,8 @@ def replaced(**changes: object) -> Result:
         (dataclasses.replace(failed(), reason=""), "exactly ok has none"),
         (dataclasses.replace(ok(), candidate=Candidate(())), r"the partition is \[\]"),
         (dataclasses.replace(ok(), candidate=Candidate((94, -1))), r"the partition is \[94, -1\]"),
-        (dataclasses.replace(ok(), candidate=Candidate((93,), {"x": math.nan})), "candidate.knobs.x is nan"),
-        (dataclasses.replace(ok(), candidate=Candidate((93,), {"x": object()})), "candidate.knobs.x is a object"),  # type: ignore[dict-item]
+        (dataclasses.replace(ok(), candidate=Candidate((93,), {"x": math.nan})), "candidate.flags.x is nan"),
+        (dataclasses.replace(ok(), candidate=Candidate((93,), {"x": object()})), "candidate.flags.x is a object"),  # type: ignore[dict-item]
     ],
 )
 def test_what_cannot_be_read_back_unchanged_is_refused_whole(store: Store, result: Result, names: str) -> None:

@@ -24,7 +24,7 @@ _OFF = ("disable_cuda_graph", "disable_decode_cuda_graph")
 
 def largest_batch(deployment: Deployment) -> int:
     """The largest decode batch that is to be captured; 0: none."""
-    flags = deployment.knobs
+    flags = deployment.flags
     backend = flags.get("cuda_graph_backend_decode")
     off = any(flags.get(name) for name in _OFF) if backend is None else backend == "disabled"
     if off or flags.get("disaggregation_mode") == "prefill":
@@ -42,7 +42,7 @@ def capture_sizes(deployment: Deployment, running: int) -> tuple[int, ...]:
     Raises:
         SpecError: `cuda_graph_bs_decode` is not a list of whole numbers.
     """
-    largest, flags, layout = largest_batch(deployment), deployment.knobs, deployment.layout
+    largest, flags, layout = largest_batch(deployment), deployment.flags, deployment.layout
     sizes = set(whole_numbers(flags, "cuda_graph_bs_decode"))
     if not sizes and flags.get("disable_cuda_graph_padding"):
         sizes.update(range(1, largest + 1))

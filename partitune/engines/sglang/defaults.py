@@ -5,8 +5,8 @@ Source: SGLang 0.5.23 `srt/arg_groups/memory_hook.py`, `srt/arg_groups/fields/sc
 
 from __future__ import annotations
 
-from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.candidate import FlagValue
+from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import whole_number
 from partitune.engines.sglang.cuda_graphs import largest_batch
 from partitune.engines.sglang.parallel_rules import attention_replicas, engine_ranks
@@ -17,12 +17,12 @@ _MIB = 1 << 20
 FEWEST_ROWS = 2048
 
 
-def default_knobs(deployment: Deployment) -> dict[str, Knob]:
+def default_flags(deployment: Deployment) -> dict[str, FlagValue]:
     """Chunk size by GPU memory, static memory by chunk and parallel size, and the fixed defaults."""
     memory_mib = deployment.gpu.memory_bytes / _MIB
-    chunk = whole_number(deployment.knobs, "chunked_prefill_size", _chunk_default(memory_mib))
+    chunk = whole_number(deployment.flags, "chunked_prefill_size", _chunk_default(memory_mib))
     world = engine_ranks(deployment.layout, deployment.architecture)
-    working = chunk if chunk > 0 else whole_number(deployment.knobs, "max_prefill_tokens", 16384)
+    working = chunk if chunk > 0 else whole_number(deployment.flags, "max_prefill_tokens", 16384)
     reserved = 512 + 1.5 * max(working, 2048) + world * deployment.stages / 8 * 1024
     reserved += 2 * largest_batch(deployment)
     if memory_mib > 60 * 1024:
@@ -40,20 +40,20 @@ def default_knobs(deployment: Deployment) -> dict[str, Knob]:
     }
 
 
-def effective_knobs(deployment: Deployment) -> dict[str, Knob]:
+def effective_flags(deployment: Deployment) -> dict[str, FlagValue]:
     """Defaults overlaid with the deployment's flags, as one scheduler sees them.
 
     Attention data ranks share chunk and requests, and reserve less for requests that run
     (`arg_groups/parallel_hook.py` handle_data_parallelism, resolve_max_num_reqs).
     """
-    knobs = {**default_knobs(deployment), **flag_knobs(deployment.knobs)}
+    flags = {**default_flags(deployment), **command_flags(deployment.flags)}
     ranks = attention_replicas(deployment.layout, deployment.architecture)
     if ranks == 1:
-        return knobs
+        return flags
     for name in ("chunked_prefill_size", "max_running_requests"):
-        if (total := whole_number(knobs, name, 0)) > 0:
-            knobs[name] = max(1, total // ranks)
-    return {**knobs, "schedule_conservativeness": 0.3 * float(knobs["schedule_conservativeness"])}
+        if (total := whole_number(flags, name, 0)) > 0:
+            flags[name] = max(1, total // ranks)
+    return {**flags, "schedule_conservativeness": 0.3 * float(flags["schedule_conservativeness"])}
 
 
 def _chunk_default(memory_mib: float) -> int:

@@ -21,7 +21,7 @@ from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
 from partitune.engines.scheduling import Flow
 from partitune.engines.sglang.cuda_graphs import capture_sizes
-from partitune.engines.sglang.defaults import FEWEST_ROWS, default_knobs, effective_knobs
+from partitune.engines.sglang.defaults import FEWEST_ROWS, default_flags, effective_flags
 from partitune.engines.sglang.kernels import MEASURED, expert_kernel
 from partitune.engines.sglang.kv_planning import kv_blocks, plan_kv
 from partitune.engines.sglang.launch import SglangLaunch
@@ -78,7 +78,7 @@ class Sglang(Engine):
         "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
     resolved_layout = staticmethod(resolved_layout)
-    default_knobs, effective_knobs = staticmethod(default_knobs), staticmethod(effective_knobs)
+    default_flags, effective_flags = staticmethod(default_flags), staticmethod(effective_flags)
     check = staticmethod(check_sglang)
     plan_kv, kv_blocks = staticmethod(plan_kv), staticmethod(kv_blocks)
     expert_kernel = staticmethod(expert_kernel)
@@ -101,15 +101,15 @@ class Sglang(Engine):
         That cap is by default the running requests over the stages (`managers/scheduler.py` init_model_worker): far
         more than a burst of a few requests needs, all of which then share one slot.
         """
-        knobs = effective_knobs(deployment)
-        running = whole_number(knobs, "max_running_requests", FEWEST_ROWS)
-        chunk = int(knobs["chunked_prefill_size"])
+        flags = effective_flags(deployment)
+        running = whole_number(flags, "max_running_requests", FEWEST_ROWS)
+        chunk = int(flags["chunked_prefill_size"])
         return Flow(
             "slots",
             cohorts=self.slots(deployment),
-            step_tokens=chunk if chunk > 0 else int(knobs["max_prefill_tokens"]),
+            step_tokens=chunk if chunk > 0 else int(flags["max_prefill_tokens"]),
             max_requests=running,
-            cohort_requests=whole_number(knobs, "pp_max_micro_batch_size", max(running // deployment.stages, 1)),
+            cohort_requests=whole_number(flags, "pp_max_micro_batch_size", max(running // deployment.stages, 1)),
             notes=self.notes(deployment.version),
             meaning="a request stays in one slot for life, and slots take turns on the stages",
             levers=_LEVERS,
@@ -119,15 +119,15 @@ class Sglang(Engine):
         """Micro-batches in flight (`managers/scheduler_pp_mixin.py`)."""
         if deployment.stages == 1:
             return 1
-        return deployment.stages + whole_number(deployment.knobs, "pp_async_batch_depth", 0)
+        return deployment.stages + whole_number(deployment.flags, "pp_async_batch_depth", 0)
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """Weights and KV share `mem_fraction_static` of what is free at start; a batch works in the rest."""
-        flow, knobs = self.flow(deployment), effective_knobs(deployment)
+        flow, flags = self.flow(deployment), effective_flags(deployment)
         return MemorySettings(
             max_num_batched_tokens=flow.step_tokens,
             max_num_seqs=flow.cohort_requests,
-            gpu_memory_utilization=float(knobs["mem_fraction_static"]),
+            gpu_memory_utilization=float(flags["mem_fraction_static"]),
             graph_sizes=len(capture_sizes(deployment, flow.max_requests)),
             static_share=True,
             copies=edge_copies(deployment.architecture),
@@ -135,7 +135,7 @@ class Sglang(Engine):
 
     def is_asynchronous(self, deployment: Deployment) -> bool:
         """Never with a pipeline: overlap scheduling is forced off (`arg_groups/overrides.py`)."""
-        return deployment.stages == 1 and deployment.knobs.get("disable_overlap_schedule") is not True
+        return deployment.stages == 1 and deployment.flags.get("disable_overlap_schedule") is not True
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:  # noqa: ARG002  (the protocol's)
         """Pages of one token: SGLang starts with any pool and refuses long requests later."""

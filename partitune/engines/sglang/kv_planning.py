@@ -17,7 +17,7 @@ from partitune.costs.cost_model import Floats
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
-from partitune.engines.sglang.defaults import effective_knobs
+from partitune.engines.sglang.defaults import effective_flags
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.models.architecture import STATE_KINDS
 from partitune.partition import Partition
@@ -27,8 +27,8 @@ _STATE_TO_KV = 0.9  # mamba_full_memory_ratio
 
 def plan_kv(deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
     """Pool of one partition: the least free memory over the largest cell; a block is a page."""
-    knobs = effective_knobs(deployment)
-    page = whole_number(knobs, "page_size", 1)
+    flags = effective_flags(deployment)
+    page = whole_number(flags, "page_size", 1)
     ranges = Partition(partition).ranges
     token_bytes, state_bytes = _layer_bytes(deployment)
     cells = [int(token_bytes[i:j].sum()) for i, j in ranges]
@@ -39,11 +39,11 @@ def plan_kv(deployment: Deployment, partition: Sequence[int], free_bytes: Sequen
         )
     slots = _state_slots(deployment, min(free_bytes), max(states))
     pool = min(free_bytes) - slots * max(states)
-    pages = min(max(pool, 0) // (max(cells) * page), whole_number(knobs, "max_total_tokens", 1 << 62) // page)
+    pages = min(max(pool, 0) // (max(cells) * page), whole_number(flags, "max_total_tokens", 1 << 62) // page)
     # A hybrid's stage without attention sets no limit of its own.
     alone = [max(pool, 0) // (cell * page) if cell else None for cell in cells]
     stage_pages = tuple(max(filter(None, alone), default=pages) if own is None else own for own in alone)
-    longest = whole_number(knobs, "context_length", deployment.architecture.max_position)
+    longest = whole_number(flags, "context_length", deployment.architecture.max_position)
     if pages == 0:
         raise OutOfMemory(
             f"the tightest stage has {min(free_bytes) / 2**30:.2f} GiB for KV and state: not one page fits",
@@ -67,7 +67,7 @@ def plan_kv(deployment: Deployment, partition: Sequence[int], free_bytes: Sequen
 
 def kv_blocks(deployment: Deployment, free_bytes: Floats) -> Floats:
     """Pages that a stage could hold by itself; the pool is smaller when another stage has less free memory."""
-    page = whole_number(effective_knobs(deployment), "page_size", 1)
+    page = whole_number(effective_flags(deployment), "page_size", 1)
     token_bytes, state_bytes = _layer_bytes(deployment)
     prefix = np.concatenate(([0], np.cumsum(token_bytes)))
     cells = prefix[None, :] - prefix[:, None]
@@ -89,7 +89,7 @@ def _state_slots(deployment: Deployment, free: int, state_bytes: int) -> int:
     """Slots for fixed states, the same on every stage: so many as the fullest stage (`state_bytes` a slot) can have."""
     if state_bytes == 0:
         return 0
-    slots = deployment.knobs.get("max_mamba_cache_size")
+    slots = deployment.flags.get("max_mamba_cache_size")
     if isinstance(slots, int):
         return slots
     return int(free * _STATE_TO_KV / (1 + _STATE_TO_KV)) // state_bytes

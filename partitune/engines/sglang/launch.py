@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.launch import RANK_VARIABLES, Launch, Start
 from partitune.engines.sglang.benchmark import SglangBench
@@ -42,7 +42,7 @@ class SglangLaunch(Launch):
     )
     load_generator = SglangBench()
 
-    def parallel_flags(self, deployment: Deployment) -> Mapping[str, Knob]:
+    def parallel_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """In SGLang's words."""
         return layout_flags(deployment.layout, deployment.architecture)
 

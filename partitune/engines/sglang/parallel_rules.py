@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.models.architecture import Architecture, Ffn
 
@@ -41,10 +41,10 @@ def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
     return replace(layout, exchange=Exchange.GATHER if layout.dp > 1 else Exchange.REDUCE)
 
 
-def layout_flags(layout: Layout, architecture: Architecture) -> dict[str, Knob]:
+def layout_flags(layout: Layout, architecture: Architecture) -> dict[str, FlagValue]:
     """The layout as flags; sizes of 1 and defaults are left out, except the two that name a pipeline."""
     inside = attention_replicas(layout, architecture)
-    flags: dict[str, Knob] = {"pp_size": layout.pp, "tp_size": engine_ranks(layout, architecture)}
+    flags: dict[str, FlagValue] = {"pp_size": layout.pp, "tp_size": engine_ranks(layout, architecture)}
     if layout.dp > 1:
         flags["attn_dp_size" if inside > 1 else "dp_size"] = layout.dp
     if layout.pcp > 1:

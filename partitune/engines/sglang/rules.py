@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.candidate import FlagValue
+from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import unknown_flag, whole_number
 from partitune.engines.head_sharding import head_faults
 from partitune.engines.rules import Violation, partition_faults
-from partitune.engines.sglang.defaults import effective_knobs
+from partitune.engines.sglang.defaults import effective_flags
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import has_experts
 from partitune.errors import nearest
@@ -33,14 +33,14 @@ def check_sglang(deployment: Deployment) -> tuple[Violation, ...]:
     return (
         *_flag_faults(deployment),
         *_layout_faults(deployment),
-        *_shape_faults(deployment, effective_knobs(deployment)),
+        *_shape_faults(deployment, effective_flags(deployment)),
         *_mode_faults(deployment),
     )
 
 
 def _flag_faults(deployment: Deployment) -> Iterator[Violation]:
     source = "SGLang 0.5.23 srt/arg_groups/fields"
-    for name, value in flag_knobs(deployment.knobs).items():
+    for name, value in command_flags(deployment.flags).items():
         if name in SGLANG_FLAGS:
             fault = SGLANG_FLAGS[name].fault(value)
             if fault:
@@ -52,7 +52,7 @@ def _flag_faults(deployment: Deployment) -> Iterator[Violation]:
             yield Violation("unknown-flag", unknown_flag(name, SGLANG_FLAGS, f"SGLang {deployment.version}"), source)
 
 
-def _shape_faults(deployment: Deployment, effective: Mapping[str, Knob]) -> Iterator[Violation]:
+def _shape_faults(deployment: Deployment, effective: Mapping[str, FlagValue]) -> Iterator[Violation]:
     stages, world = deployment.stages, deployment.layout.stage_gpus
     if stages > len(deployment.architecture.layers):
         layers = len(deployment.architecture.layers)
@@ -89,7 +89,7 @@ def _layout_faults(deployment: Deployment) -> Iterator[Violation]:
     if layout.pcp > 1:
         if layout.dcp > 1:
             yield Violation("pcp", "dcp and pcp (enable_prefill_cp) exclude each other", _PARALLEL)
-        if not deployment.knobs.get("cp_strategy"):
+        if not deployment.flags.get("cp_strategy"):
             yield Violation("pcp-strategy", "pcp needs the flag cp_strategy: zigzag or interleave", _PARALLEL)
 
 
@@ -127,23 +127,23 @@ def _all2all_faults(layout: Layout) -> Iterator[Violation]:
 
 def _mode_faults(deployment: Deployment) -> Iterator[Violation]:
     """Options that exclude a pipeline."""
-    knobs = deployment.knobs
+    flags = deployment.flags
     if deployment.layout.dp > 1 and deployment.nodes > 1 and not has_experts(deployment.architecture):
         yield Violation("nodes", "data ranks of a dense model (dp) must stay on one node", _VALIDATION)
     if deployment.stages == 1:
         return
     for name, source in (("elastic_ep_backend", _PARALLEL), ("dwdp_size", _PARALLEL)):
-        if knobs.get(name, 1) not in (1, None):
+        if flags.get(name, 1) not in (1, None):
             yield Violation("not-with-pipeline", f"{name} is refused with more than one pipeline stage", source)
     for name in ("min_free_slots_delay", "enable_pdmux"):
-        if knobs.get(name, False) is not False:
+        if flags.get(name, False) is not False:
             yield Violation("not-with-pipeline", f"{name} is refused with more than one pipeline stage", _VALIDATION)
-    algorithm = knobs.get("speculative_algorithm")
+    algorithm = flags.get("speculative_algorithm")
     if algorithm is None:
         return
-    prefill_node = knobs.get("disaggregation_mode") == "prefill"
-    relayed = str(knobs.get("SGLANG_ENABLE_PP_SPEC", "")).lower() in ("1", "true", "yes", "y")
-    eagle = str(algorithm).upper() == "EAGLE" and not knobs.get("enable_multi_layer_eagle")
+    prefill_node = flags.get("disaggregation_mode") == "prefill"
+    relayed = str(flags.get("SGLANG_ENABLE_PP_SPEC", "")).lower() in ("1", "true", "yes", "y")
+    eagle = str(algorithm).upper() == "EAGLE" and not flags.get("enable_multi_layer_eagle")
     if not eagle and not (algorithm == "DSPARK" and prefill_node):
         yield Violation(
             "draft-with-pipeline", f"speculative_algorithm {algorithm} is refused; only EAGLE runs", _VALIDATION

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.flags import whole_numbers
 from partitune.hardware.gpus import Gpu
 
@@ -17,27 +17,27 @@ from partitune.hardware.gpus import Gpu
 _LARGEST, _LARGEST_BLACKWELL = 512, 1024
 
 
-def capture_sizes(knobs: Mapping[str, Knob], gpu: Gpu) -> tuple[int, ...]:
+def capture_sizes(flags: Mapping[str, FlagValue], gpu: Gpu) -> tuple[int, ...]:
     """Sizes in ascending order, none in eager mode.
 
     Args:
-        knobs: effective flags; `max_num_seqs` and `max_num_batched_tokens` must be among them.
+        flags: effective flags; `max_num_seqs` and `max_num_batched_tokens` must be among them.
         gpu: what the engine starts on.
 
     Raises:
         SpecError: `cudagraph_capture_sizes` is not a list of whole numbers.
     """
-    seqs, tokens = int(knobs["max_num_seqs"]), int(knobs["max_num_batched_tokens"])
-    if knobs.get("enforce_eager"):
+    seqs, tokens = int(flags["max_num_seqs"]), int(flags["max_num_batched_tokens"])
+    if flags.get("enforce_eager"):
         return ()
-    if given := whole_numbers(knobs, "cudagraph_capture_sizes"):
+    if given := whole_numbers(flags, "cudagraph_capture_sizes"):
         return tuple(sorted({size for size in given if size <= tokens}))
-    limit = knobs.get("max_cudagraph_capture_size")
+    limit = flags.get("max_cudagraph_capture_size")
     default = _LARGEST_BLACKWELL if gpu.generation.value.data_centre_blackwell else _LARGEST
     largest = min(2 * seqs, default) if limit is None else int(limit)
     sizes = {seqs} if limit is None and seqs <= largest else set()
     largest = min(tokens, largest)
-    fine = range(1, min(largest, 32) + 1) if knobs.get("performance_mode") == "interactivity" else (1, 2, 4)
+    fine = range(1, min(largest, 32) + 1) if flags.get("performance_mode") == "interactivity" else (1, 2, 4)
     sizes.update(size for size in fine if size <= largest)
     sizes.update(range(8, min(largest + 1, 256), 8))
     sizes.update(range(256, largest + 1, 16))

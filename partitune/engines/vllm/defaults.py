@@ -9,8 +9,8 @@ Source: vLLM 0.32.0 `engine/arg_utils.py` (get_batch_defaults, _set_default_max_
 
 from __future__ import annotations
 
-from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.candidate import FlagValue
+from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import whole_number
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import STATE_KINDS
@@ -19,12 +19,12 @@ _GIB = 1 << 30
 _SLOW_WITH_LARGE_BATCHES = ("a100", "gb10")
 
 
-def default_knobs(deployment: Deployment) -> dict[str, Knob]:
+def default_flags(deployment: Deployment) -> dict[str, FlagValue]:
     """Defaults of the scheduling and memory flags, as the engine resolves them beside the flags that are given.
 
     `async_scheduling` is left to the regime; `mamba_cache_mode` follows prefix caching where a model has fixed states.
     """
-    architecture, given = deployment.architecture, deployment.knobs
+    architecture, given = deployment.architecture, deployment.flags
     max_position = architecture.max_position
     tokens, seqs = _batch_defaults(deployment.gpu)
     if given.get("performance_mode") == "throughput":
@@ -55,9 +55,9 @@ def default_knobs(deployment: Deployment) -> dict[str, Knob]:
     }
 
 
-def effective_knobs(deployment: Deployment) -> dict[str, Knob]:
+def effective_flags(deployment: Deployment) -> dict[str, FlagValue]:
     """Defaults overlaid with the deployment's flags."""
-    return {**default_knobs(deployment), **flag_knobs(deployment.knobs)}
+    return {**default_flags(deployment), **command_flags(deployment.flags)}
 
 
 def _batch_defaults(gpu: Gpu) -> tuple[int, int]:

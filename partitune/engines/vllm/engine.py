@@ -19,7 +19,7 @@ from partitune.engines.memory import KvPlan
 from partitune.engines.scheduling import Flow
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.cuda_graphs import capture_sizes
-from partitune.engines.vllm.defaults import default_knobs, effective_knobs
+from partitune.engines.vllm.defaults import default_flags, effective_flags
 from partitune.engines.vllm.kernels import MEASURED
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, plan_kv, window_blocks
@@ -77,7 +77,7 @@ class Vllm(Engine):
         "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
     resolved_layout = staticmethod(resolved_layout)
-    default_knobs, effective_knobs = staticmethod(default_knobs), staticmethod(effective_knobs)
+    default_flags, effective_flags = staticmethod(default_flags), staticmethod(effective_flags)
     check = staticmethod(check_vllm)
     verify_schedules, verify_kv = staticmethod(verify), staticmethod(verify_kv)
     launch = VllmLaunch()
@@ -90,12 +90,12 @@ class Vllm(Engine):
 
     def flow(self, deployment: Deployment) -> Flow:
         """In async-v1 all merge into one batch; otherwise a request stays with those it was first scheduled with."""
-        choice, knobs = regime(deployment), effective_knobs(deployment)
-        seqs = int(knobs["max_num_seqs"])
+        choice, flags = regime(deployment), effective_flags(deployment)
+        seqs = int(flags["max_num_seqs"])
         return Flow(
             choice.regime.value,
             cohorts=1 if choice.regime is Regime.ASYNC_V1 else deployment.stages,
-            step_tokens=int(knobs["max_num_batched_tokens"]),
+            step_tokens=int(flags["max_num_batched_tokens"]),
             max_requests=seqs,
             cohort_requests=seqs,
             notes=choice.notes,
@@ -105,15 +105,15 @@ class Vllm(Engine):
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """The profile run of `max_num_batched_tokens` and `max_num_seqs`, within `gpu_memory_utilization`."""
-        knobs = effective_knobs(deployment)
+        flags = effective_flags(deployment)
         return MemorySettings(
-            max_num_batched_tokens=int(knobs["max_num_batched_tokens"]),
-            max_num_seqs=int(knobs["max_num_seqs"]),
-            gpu_memory_utilization=float(knobs["gpu_memory_utilization"]),
-            graph_sizes=len(capture_sizes(knobs, deployment.gpu)),
-            drafter=draft_method(knobs) == "mtp",
-            drafter_embedding=deployment.stages > 1 and draft_method(knobs) in _DRAFTS_FROM_EMBEDDING,
-            vision=not knobs.get("language_model_only", False),
+            max_num_batched_tokens=int(flags["max_num_batched_tokens"]),
+            max_num_seqs=int(flags["max_num_seqs"]),
+            gpu_memory_utilization=float(flags["gpu_memory_utilization"]),
+            graph_sizes=len(capture_sizes(flags, deployment.gpu)),
+            drafter=draft_method(flags) == "mtp",
+            drafter_embedding=deployment.stages > 1 and draft_method(flags) in _DRAFTS_FROM_EMBEDDING,
+            vision=not flags.get("language_model_only", False),
             copies=edge_copies(deployment.architecture, parse_version(deployment.version), v2=runs_v2(deployment)),
         )
 
@@ -126,7 +126,7 @@ class Vllm(Engine):
 
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         """Blocks, tokens and the limiting stage of one partition."""
-        blocks = whole_number(deployment.knobs, "num_gpu_blocks_override", 0) or None
+        blocks = whole_number(deployment.flags, "num_gpu_blocks_override", 0) or None
         model = cache_model(deployment)
         if _fits_length(deployment) and blocks is None:
             model = fitted_length(model, partition, free_bytes)
@@ -159,7 +159,7 @@ class Vllm(Engine):
 
 def _fits_length(deployment: Deployment) -> bool:
     """True where the engine shortens max_model_len until one request fits."""
-    return deployment.knobs.get("max_model_len") == -1
+    return deployment.flags.get("max_model_len") == -1
 
 
 ENGINE: Engine = Vllm()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
-from partitune.engines.vllm.defaults import effective_knobs
+from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache
 from partitune.engines.vllm.model_runner import regime
 from partitune.errors import SpecError
@@ -30,19 +30,19 @@ _HYBRID_LATENT_ALIGNMENT = 128  # TRT-LLM and FlashInfer MLA decode kernels
 
 def cache_model(deployment: Deployment) -> CacheModel:
     """What the KV planner is given: pages per layer and what requests may keep in flight."""
-    knobs = effective_knobs(deployment)
-    longest = whole_number(knobs, "max_model_len", 0)
+    flags = effective_flags(deployment)
+    longest = whole_number(flags, "max_model_len", 0)
     return CacheModel(
         layer_caches(
             deployment.architecture,
             deployment.tp,
             dcp=deployment.layout.dcp,
-            kv_cache_dtype=str(knobs["kv_cache_dtype"]),
-            block_size=whole_number(knobs, "block_size", 0) or None,
+            kv_cache_dtype=str(flags["kv_cache_dtype"]),
+            block_size=whole_number(flags, "block_size", 0) or None,
         ),
         max_model_len=longest if longest > 0 else deployment.architecture.max_position,
-        max_in_flight_tokens=regime(deployment).slots * int(knobs["max_num_batched_tokens"]),
-        state_blocks=2 if knobs["mamba_cache_mode"] == "align" else 1,
+        max_in_flight_tokens=regime(deployment).slots * int(flags["max_num_batched_tokens"]),
+        state_blocks=2 if flags["mamba_cache_mode"] == "align" else 1,
     )
 
 

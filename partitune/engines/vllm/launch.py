@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.launch import RANK_VARIABLES, Launch, LayerReport, RankPlacement, Start
 from partitune.engines.vllm import engine_side
@@ -69,7 +69,7 @@ class VllmLaunch(Launch):
     )
     load_generator = VllmBench()
 
-    def parallel_flags(self, deployment: Deployment) -> Mapping[str, Knob]:
+    def parallel_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """In vLLM's words."""
         return layout_flags(deployment.layout)
 
@@ -77,7 +77,7 @@ class VllmLaunch(Launch):
         """The model runner, where one is asked for."""
         return {} if deployment.runner == "auto" else {"VLLM_USE_V2_MODEL_RUNNER": str(int(deployment.runner == "v2"))}
 
-    def rank_placement(self, flags: Mapping[str, Knob], layout: Layout, nodes: int) -> RankPlacement:
+    def rank_placement(self, flags: Mapping[str, FlagValue], layout: Layout, nodes: int) -> RankPlacement:
         """By the executor backend.
 
         `--nnodes` alone spans every replica over all nodes (nnodes_within_dp); the placement has each replica on as few
@@ -125,7 +125,7 @@ class VllmLaunch(Launch):
         vLLM 0.32 `docs/serving/parallelism_scaling.md`, `entrypoints/cli/serve.py`.
         """
         start = f"vllm serve --config {shlex.quote(config)}"
-        if nodes == 1 or deployment.knobs.get(_BACKEND) == "ray":
+        if nodes == 1 or deployment.flags.get(_BACKEND) == "ray":
             return (start,)
         group = f"{start} --nnodes {nodes} --master-addr ADDRESS_OF_NODE_0 --node-rank"
         return (f"{group} 0", *(f"{group} {rank} --headless" for rank in range(1, nodes)))

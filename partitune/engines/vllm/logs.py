@@ -116,12 +116,12 @@ class VllmReadout(Readout):
         self, deployment: Deployment, reading: LogReading, is_async: bool | None, kv_blocks: int | None
     ) -> Iterator[str]:
         """Scheduling, model runner and KV blocks."""
-        asked = deployment.knobs.get("async_scheduling")
+        asked = deployment.flags.get("async_scheduling")
         if asked is not None and is_async is not None and asked != is_async:
             yield f"async scheduling is {_on(is_async)}, asked for was {_on(bool(asked))}"
         if deployment.runner != "auto" and reading.runner is not None and reading.runner != deployment.runner:
             yield f"the model runner is {reading.runner}, asked for was {deployment.runner}"
-        blocks = deployment.knobs.get("num_gpu_blocks_override")
+        blocks = deployment.flags.get("num_gpu_blocks_override")
         if blocks is not None and kv_blocks is not None and blocks != kv_blocks:
             yield f"the KV cache has {kv_blocks} blocks, asked for were {blocks}"
 

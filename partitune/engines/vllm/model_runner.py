@@ -57,7 +57,7 @@ def regime(deployment: Deployment) -> RegimeChoice:
 def choose_regime(deployment: Deployment) -> RegimeChoice:
     """The same, with what the engine refuses as a value. A default runner hangs on the model before 0.30."""
     version, stages = parse_version(deployment.version), deployment.stages
-    flag = deployment.knobs.get("async_scheduling")
+    flag = deployment.flags.get("async_scheduling")
     asynchronous = flag if isinstance(flag, bool) else None
     v2 = runs_v2(deployment)
     notes, refusal = READ.notes(version), ""

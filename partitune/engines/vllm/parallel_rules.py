@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import mapping
 from partitune.engines.head_sharding import head_faults, kv_heads
@@ -35,7 +35,7 @@ _MODEL_PY = "vLLM 0.32 config/model.py"
 _PCP_PY = "vLLM 0.32 v1/worker/gpu/pcp_manager.py"
 _VLLM_PY = "vLLM 0.32 config/vllm.py"
 
-Effective = Mapping[str, Knob]
+Effective = Mapping[str, FlagValue]
 
 
 def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
@@ -55,14 +55,14 @@ def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
     return replace(layout, exchange=exchange, sequence_parallel_moe=cut)
 
 
-def layout_flags(layout: Layout) -> dict[str, Knob]:
+def layout_flags(layout: Layout) -> dict[str, FlagValue]:
     """The layout as flags of `vllm serve`; other sizes than tp and pp are left out where they are 1."""
     sizes = {
         "data_parallel_size": layout.dp,
         "prefill_context_parallel_size": layout.pcp,
         "decode_context_parallel_size": layout.dcp,
     }
-    flags: dict[str, Knob] = {"pipeline_parallel_size": layout.pp, "tensor_parallel_size": layout.tp}
+    flags: dict[str, FlagValue] = {"pipeline_parallel_size": layout.pp, "tensor_parallel_size": layout.tp}
     flags |= {name: size for name, size in sizes.items() if size > 1}
     if layout.expert_ranks > 1:
         flags["enable_expert_parallel"] = True

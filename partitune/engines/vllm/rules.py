@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from partitune.candidate import Knob
-from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.candidate import FlagValue
+from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import mapping, unknown_flag, whole_number
 from partitune.engines.rules import Violation, partition_faults
 from partitune.engines.versions import Version, parse_version
-from partitune.engines.vllm.defaults import effective_knobs
+from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
 from partitune.engines.vllm.model_runner import RUNNERS, choose_regime
 from partitune.engines.vllm.models import NO_PIPELINE
@@ -28,19 +28,19 @@ _MODEL_PY = "vLLM 0.32 config/model.py"
 _SCHEDULER_PY = "vLLM 0.32 config/scheduler.py"
 _VLLM_PY = "vLLM 0.32 config/vllm.py"
 
-Effective = Mapping[str, Knob]
+Effective = Mapping[str, FlagValue]
 
 
 def check_vllm(deployment: Deployment) -> tuple[Violation, ...]:
     """Every rule that the deployment breaks."""
-    effective = effective_knobs(deployment)
+    effective = effective_flags(deployment)
     return tuple(broken for rule in _RULES for broken in rule(deployment, effective))
 
 
 def _flags(deployment: Deployment, _: Effective) -> Iterator[Violation]:
     source = "vLLM 0.32 engine/arg_utils.py"
     version = parse_version(deployment.version)
-    for name, value in flag_knobs(deployment.knobs).items():
+    for name, value in command_flags(deployment.flags).items():
         if name in VLLM_FLAGS:
             fault = VLLM_FLAGS[name].fault(value)
             if fault:
@@ -91,7 +91,7 @@ def _budgets(_: Deployment, effective: Effective) -> Iterator[Violation]:
 
 def _said_twice(deployment: Deployment, _: Effective) -> Iterator[Violation]:
     for name, value in layout_flags(deployment.layout).items():
-        given = deployment.knobs.get(name, value)
+        given = deployment.flags.get(name, value)
         if given != value:
             message = f"{name} {given!r} contradicts the deployment's {value}; leave the flag out"
             yield Violation("parallel-size", message, "partitune")

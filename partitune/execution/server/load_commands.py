@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from partitune.engines.deployment import environment_knobs
+from partitune.engines.deployment import environment_flags
 from partitune.engines.launch import LoadGenerator, LoadRun, Target
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
 from partitune.execution.server.load_generators import LOAD_GENERATORS
@@ -65,7 +65,7 @@ class LoadCommands:
             requests: how many; all of the load if None.
         """
         words = self.words(launch.url, launch.served_name, seed=seed, result=result, requests=requests)
-        env = environment_knobs(self.problem.baseline)
+        env = environment_flags(self.problem.baseline)
         return self.server.process(launch.processes[0].host, (*self._program, *words), env)
 
     def words(

@@ -41,7 +41,7 @@ def prepare(setup: Setup, source: NodeSource) -> tuple[str, ...]:
 
 
 def all_commands(setup: Setup) -> Iterator[tuple[str, ...]]:
-    """Words behind the program in which every knob has each of its values once, whatever the engine's rules say.
+    """Words behind the program in which every flag has each of its values once, whatever the engine's rules say.
 
     And those of every layout that can be placed, with the first values.
     """

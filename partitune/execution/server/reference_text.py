@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.errors import BenchmarkFailed
 from partitune.planning.problem import Problem
 
@@ -25,7 +25,7 @@ class ReferenceTexts:
 
     folder: Path
 
-    def check(self, problem: Problem, candidate: Candidate, arguments: dict[str, Knob], text: str) -> None:
+    def check(self, problem: Problem, candidate: Candidate, arguments: dict[str, FlagValue], text: str) -> None:
         """Keep the text of a default partition; hold that of any other against it, if there is one.
 
         Raises:
@@ -49,9 +49,9 @@ class ReferenceTexts:
             )
 
     @staticmethod
-    def _key(problem: Problem, candidate: Candidate, arguments: dict[str, Knob]) -> str:
-        knobs = {**problem.baseline, **candidate.settings, **arguments}
+    def _key(problem: Problem, candidate: Candidate, arguments: dict[str, FlagValue]) -> str:
+        flags = {**problem.baseline, **candidate.settings, **arguments}
         harmless = problem.engine.launch.scheduling_flags
-        kept = sorted((name, value) for name, value in knobs.items() if name not in harmless)
+        kept = sorted((name, value) for name, value in flags.items() if name not in harmless)
         about = [problem.model, problem.engine.name, problem.version, problem.runner, problem.placement.tp, kept]
         return hashlib.sha256(json.dumps([*about, problem.stages]).encode()).hexdigest()[:16]

@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from partitune.candidate import Candidate, Knob
-from partitune.engines.deployment import Deployment, environment_knobs, flag_knobs
+from partitune.candidate import Candidate, FlagValue
+from partitune.engines.deployment import Deployment, command_flags, environment_flags
 from partitune.engines.launch import Launch, RankPlacement, Start
 from partitune.engines.rules import refused
 from partitune.errors import Refused
@@ -37,9 +37,9 @@ class ServerCommands:
         return self.problem.engine.launch
 
     @property
-    def flags(self) -> dict[str, Knob]:
+    def flags(self) -> dict[str, FlagValue]:
         """Flags of the search space and of the site that no candidate changes."""
-        return {**flag_knobs(self.problem.baseline), **self.runner.arguments}
+        return {**command_flags(self.problem.baseline), **self.runner.arguments}
 
     @property
     def ranks(self) -> RankPlacement:
@@ -80,8 +80,8 @@ class ServerCommands:
         resolved = ResolvedCandidate(self.problem, candidate)
         if resolved.problem is not self.problem:
             raise ValueError(f"commands for {self.problem.layout.name} were asked about {candidate.layout}")
-        knobs = {**resolved.deployment.knobs, **self.runner.arguments}
-        return replace(resolved.deployment, knobs=knobs)
+        flags = {**resolved.deployment.flags, **self.runner.arguments}
+        return replace(resolved.deployment, flags=flags)
 
     def check(self, candidate: Candidate) -> Deployment:
         """What will be started. Raises Refused where the engine's own rules forbid it."""
@@ -139,10 +139,10 @@ class ServerCommands:
         argv = self.engine.serve_arguments(served_model(self.problem)[0], deployment)
         return (*self.program, *argv[len(self.engine.program) :])
 
-    def words_of_flags(self, knobs: Mapping[str, Knob]) -> list[tuple[str, ...]]:
-        """The words of every node behind the program, for the default partition under `knobs`."""
+    def words_of_flags(self, flags: Mapping[str, FlagValue]) -> list[tuple[str, ...]]:
+        """The words of every node behind the program, for the default partition under `flags`."""
         start = self._start("partitune", ("127.0.0.1",) * self.groups, 1, 1)
-        common = self.words(self.deployment(Candidate(self.problem.default_partition, knobs)))
+        common = self.words(self.deployment(Candidate(self.problem.default_partition, flags)))
         common = common[len(self.program) :]
         return [(*common, *self.engine.node_words(start, node)) for node in range(self.groups)]
 
@@ -153,7 +153,7 @@ class ServerCommands:
 
     def surprises(self, variables: Mapping[str, str], searched: Sequence[str]) -> dict[str, str]:
         """Those of a node's own variables that would change a start if they won over the trial's."""
-        ours = {**environment_knobs(self.problem.baseline), **self.runner.env}
+        ours = {**environment_flags(self.problem.baseline), **self.runner.env}
         written = (name for name in self.problem.engine.written_by_partitune if name.isupper())
         names = {*written, *ours, *searched}
         return {name: value for name, value in variables.items() if name in names and value != ours.get(name)}

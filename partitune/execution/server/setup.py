@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from partitune.candidate import Candidate, Knob
+from partitune.candidate import Candidate, FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.errors import Refused
 from partitune.execution.server.load_commands import BETWEEN_LOADS, LoadCommands
@@ -37,7 +37,7 @@ class Setup:
     runner: Runner
     workloads: tuple[SingleLoad, ...]  # those of the problem; traces by absolute path
     forwarded: Mapping[str, str] = field(default_factory=dict, repr=False)  # values of the runner's forward_env
-    searched: Mapping[str, tuple[Knob, ...]] = field(default_factory=dict)  # knob -> values, of a range its ends
+    searched: Mapping[str, tuple[FlagValue, ...]] = field(default_factory=dict)  # flag -> values, of a range its ends
     needed: tuple[str, ...] = ()  # metrics that the load generator has to give
     layouts: tuple[str, ...] = ()  # that a candidate may name; empty: none does
 

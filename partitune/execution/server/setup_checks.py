@@ -32,14 +32,14 @@ def setup_for(problem: Problem, space: SearchSpace, runner: Runner) -> Setup:
     Raises:
         SpecError: the two do not fit, with the file's line.
     """
-    knobs = {**space.knobs.flags, **space.knobs.env}
+    flags = {**space.knobs.flags, **space.knobs.env}
     metrics = (*(objective.metric for objective in space.objectives), *space.slo)
     setup = Setup(
         problem,
         runner,
         tuple(_absolute(load, space) for load in single_loads(space.workload)),
         _forwarded(runner),
-        {name: knob if isinstance(knob, tuple) else (knob.low, knob.high) for name, knob in knobs.items()},
+        {name: knob if isinstance(knob, tuple) else (knob.low, knob.high) for name, knob in flags.items()},
         tuple(dict.fromkeys(metric for metric in metrics if metric in CLIENT_METRICS)),
         () if space.parallel.layouts is None else tuple(layout.name for layout in possible(problem, space)),
     )

@@ -28,11 +28,11 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import Trial, TrialState, create_trial
 
 from partitune.analysis.pareto import front
-from partitune.candidate import Knob, Objective, Outcome, Result, Submission
+from partitune.candidate import FlagValue, Objective, Outcome, Result, Submission
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT
 from partitune.search.space import Domain, Space
-from partitune.spec.knobs import WholeRange
+from partitune.spec.domains import WholeRange
 
 #: Asks in a row that gave nothing new before what is left of a small space is walked through, or of a large one drawn.
 PATIENCE = 3
@@ -52,7 +52,7 @@ EPOCH = 1000
 class _Lesson:
     """A finished trial as the sampler sees it; `values` are the worst so far where nothing was measured."""
 
-    params: Mapping[str, Knob]
+    params: Mapping[str, FlagValue]
     values: Sequence[float]
     result: Result
 
@@ -102,7 +102,7 @@ class OptunaProposer:
         digest = submission.candidate.digest
         return digest not in self._known and digest not in self._pending
 
-    def _decoded(self, params: Mapping[str, Knob]) -> Submission | None:
+    def _decoded(self, params: Mapping[str, FlagValue]) -> Submission | None:
         try:
             return self._space.decode(params)
         except InfeasibleSpace:
@@ -142,8 +142,8 @@ class OptunaProposer:
         if len(self._lessons) - self._epoch_start >= EPOCH:
             self._begin_epoch()
 
-    def _params_of(self, submission: Submission) -> dict[str, Knob] | None:
-        """What proposes this candidate; None outside the space: a default or seed that the knobs exclude."""
+    def _params_of(self, submission: Submission) -> dict[str, FlagValue] | None:
+        """What proposes this candidate; None outside the space: a default or seed that the flags exclude."""
         known = self._space.encode(submission.candidate, submission.plan)
         if known is None or any(
             name not in known or not domain._contains(domain.to_internal_repr(known[name]))
@@ -197,7 +197,7 @@ class OptunaProposer:
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """The space in Optuna's terms. A parameter with one value is left out: there is nothing to propose.
 
-    In the order of their names: a stored search space has lost the order its knobs were written in, and samplers draw
+    In the order of their names: a stored search space has lost the order its flags were written in, and samplers draw
     one after the other.
     """
     found = {name: _distribution(domain) for name, domain in sorted(space.parameters.items())}
@@ -212,7 +212,7 @@ def _distribution(domain: Domain) -> BaseDistribution:
     return FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
 
 
-def _shuffled_grid(distributions: Mapping[str, BaseDistribution], seed: int) -> Iterator[dict[str, Knob]] | None:
+def _shuffled_grid(distributions: Mapping[str, BaseDistribution], seed: int) -> Iterator[dict[str, FlagValue]] | None:
     """Every point of a finite space in random order; None where it is not finite or too large to walk through."""
     values = [_values_of(distribution) for distribution in distributions.values()]
     if math.prod(len(one) for one in values) > GRID_LIMIT:
@@ -222,7 +222,7 @@ def _shuffled_grid(distributions: Mapping[str, BaseDistribution], seed: int) -> 
     return iter(points)
 
 
-def _values_of(distribution: BaseDistribution) -> Sequence[Knob]:
+def _values_of(distribution: BaseDistribution) -> Sequence[FlagValue]:
     if isinstance(distribution, CategoricalDistribution):
         return [value for value in distribution.choices if value is not None]
     if isinstance(distribution, IntDistribution):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.registry import engine
 from partitune.engines.sglang.flags import NAMES_OF_VLLM, SGLANG_FLAGS
@@ -40,7 +40,7 @@ def test_least_memory_meets_largest_cell_even_on_different_stages() -> None:
 
 
 def test_pages_and_the_two_refusals() -> None:
-    paged = replace(DENSE, layout=Layout(pp=2), knobs={"page_size": 64})
+    paged = replace(DENSE, layout=Layout(pp=2), flags={"page_size": 64})
     assert SGLANG.plan_kv(paged, (30, 31), [GIB, GIB]).tokens % 64 == 0
     with pytest.raises(OutOfMemory) as refused:
         SGLANG.plan_kv(paged, (30, 31), [1000, GIB])
@@ -50,14 +50,14 @@ def test_pages_and_the_two_refusals() -> None:
 
 
 def test_hybrid_state_is_charged_at_the_fullest_stage() -> None:
-    k3 = Deployment("0.5.23", kimi_k3(), layout=Layout(tp=2, pp=8), gpu=H200, knobs={"max_mamba_cache_size": 100})
+    k3 = Deployment("0.5.23", kimi_k3(), layout=Layout(tp=2, pp=8), gpu=H200, flags={"max_mamba_cache_size": 100})
     partition = (11, 11, 12, 12, 12, 12, 12, 11)
     state, cell = 9 * 3_145_728, 4 * 1152  # nine linear layers on the fullest stage, four latent ones on the last
     plan = SGLANG.plan_kv(k3, partition, [20 * GIB] * 8)
     assert plan.tokens == (20 * GIB - 100 * state) // cell
     # The last stage fills its tokens and has as many states as the others, of seven layers instead of nine.
     assert plan.stranded_bytes[7] == 20 * GIB - plan.tokens * cell - 100 * 7 * 3_145_728
-    by_itself = SGLANG.plan_kv(replace(k3, knobs={}), partition, [20 * GIB] * 8)
+    by_itself = SGLANG.plan_kv(replace(k3, flags={}), partition, [20 * GIB] * 8)
     slots = int(20 * GIB * 0.9 / 1.9) // state  # mamba_full_memory_ratio
     assert by_itself.tokens == (20 * GIB - slots * state) // cell
     assert by_itself.stranded_bytes[7] == 20 * GIB - by_itself.tokens * cell - slots * 7 * 3_145_728
@@ -66,24 +66,24 @@ def test_hybrid_state_is_charged_at_the_fullest_stage() -> None:
 @pytest.mark.parametrize(("gib", "chunk"), [(16, 2048), (24, 4096), (45, 4096), (80, 8192), (140, 8192), (180, 16384)])
 def test_chunk_default(gib: int, chunk: int) -> None:
     card = Gpu("card", gib * GIB, 1.0, 1.0, 1.0, 1.0, "test", Generation.HOPPER)
-    assert SGLANG.default_knobs(replace(DENSE, gpu=card))["chunked_prefill_size"] == chunk
+    assert SGLANG.default_flags(replace(DENSE, gpu=card))["chunked_prefill_size"] == chunk
 
 
 def test_static_memory_depends_on_parallel_size() -> None:
     card = Gpu("card", 140 * GIB, 1.0, 1.0, 1.0, 1.0, "test", Generation.HOPPER)
-    small = SGLANG.default_knobs(replace(DENSE, gpu=card, layout=Layout()))["mem_fraction_static"]
-    large = SGLANG.default_knobs(replace(DENSE, gpu=card, layout=Layout(tp=8, pp=8)))["mem_fraction_static"]
+    small = SGLANG.default_flags(replace(DENSE, gpu=card, layout=Layout()))["mem_fraction_static"]
+    large = SGLANG.default_flags(replace(DENSE, gpu=card, layout=Layout(tp=8, pp=8)))["mem_fraction_static"]
     reserved_mib = 512 + 1.5 * 8192 + 8 * 1024 + 2 * 512
     assert large == round(1 - reserved_mib / (140 * 1024), 3)
     assert small == round(1 - (512 + 1.5 * 8192 + 128 + 2 * 256) / (140 * 1024), 3)
 
 
 def test_how_batches_flow() -> None:
-    flow = SGLANG.flow(replace(DENSE, knobs={"pp_async_batch_depth": 1, "max_running_requests": 128}))
+    flow = SGLANG.flow(replace(DENSE, flags={"pp_async_batch_depth": 1, "max_running_requests": 128}))
     assert (flow.name, flow.cohorts, flow.step_tokens, flow.max_requests) == ("slots", 9, 8192, 128)
     assert flow.cohort_requests == 16  # scheduler.py: max_running_requests // pp_size, by stages and not by slots
     assert SGLANG.flow(replace(DENSE, layout=Layout())).cohorts == 1
-    whole = SGLANG.flow(replace(DENSE, knobs={"chunked_prefill_size": -1, "max_running_requests": 3}))
+    whole = SGLANG.flow(replace(DENSE, flags={"chunked_prefill_size": -1, "max_running_requests": 3}))
     assert (whole.step_tokens, whole.cohort_requests) == (16384, 1)  # max_prefill_tokens; never less than one
 
 
@@ -96,12 +96,12 @@ def test_kimi_k3_runs_its_own_expert_kernel_on_blackwell_only() -> None:
 
 
 def test_a_cap_on_tokens_holds_for_the_pool() -> None:
-    capped = replace(DENSE, layout=Layout(pp=2), knobs={"max_total_tokens": 1000, "page_size": 64})
+    capped = replace(DENSE, layout=Layout(pp=2), flags={"max_total_tokens": 1000, "page_size": 64})
     assert SGLANG.plan_kv(capped, (30, 31), [GIB, GIB]).tokens == 960  # aligned down to pages
 
 
 def test_names_of_vllm_are_sent_to_their_own() -> None:
-    (broken,) = SGLANG.check(replace(DENSE, knobs={"max_num_batched_tokens": 512}))
+    (broken,) = SGLANG.check(replace(DENSE, flags={"max_num_batched_tokens": 512}))
     assert (broken.rule, broken.message) == (
         "unknown-flag",
         "max_num_batched_tokens: vLLM's name; SGLang has chunked_prefill_size",
@@ -114,8 +114,12 @@ def test_names_of_vllm_are_sent_to_their_own() -> None:
 
 
 def test_spelling() -> None:
-    knobs: dict[str, Knob] = {"enable_mixed_chunk": True, "enable_dynamic_chunking": False, "chunked_prefill_size": -1}
-    started = replace(DENSE, knobs=knobs, partition=(7, 7, 7, 8, 8, 8, 8, 8))
+    flags: dict[str, FlagValue] = {
+        "enable_mixed_chunk": True,
+        "enable_dynamic_chunking": False,
+        "chunked_prefill_size": -1,
+    }
+    started = replace(DENSE, flags=flags, partition=(7, 7, 7, 8, 8, 8, 8, 8))
     assert SGLANG.launch.serve_arguments("M", started)[3:] == (
         "--model-path", "M", "--pp-size", "8", "--tp-size", "1", "--enable-mixed-chunk", "--chunked-prefill-size=-1"
     )  # fmt: skip
@@ -129,19 +133,19 @@ def test_spelling() -> None:
     ("changes", "rules"),
     [
         ({}, []),
-        ({"knobs": {"chunked_prefil_size": 4096}}, ["unknown-flag"]),
-        ({"knobs": {"attention_backend": "fa3"}}, []),  # not a scheduling flag: not ours to judge
-        ({"knobs": {"schedule_policy": "fifo"}}, ["flag-value"]),
-        ({"knobs": {"pp_max_micro_batch_size": 0}}, ["flag-value"]),
-        ({"knobs": {"chunked_prefill_size": 100, "page_size": 64}}, ["chunk-of-pages"]),
-        ({"knobs": {"nnodes": 3}}, ["nodes"]),
-        ({"layout": Layout(tp=2, pp=3), "knobs": {"nnodes": 2}}, ["stages-over-nodes"]),
+        ({"flags": {"chunked_prefil_size": 4096}}, ["unknown-flag"]),
+        ({"flags": {"attention_backend": "fa3"}}, []),  # not a scheduling flag: not ours to judge
+        ({"flags": {"schedule_policy": "fifo"}}, ["flag-value"]),
+        ({"flags": {"pp_max_micro_batch_size": 0}}, ["flag-value"]),
+        ({"flags": {"chunked_prefill_size": 100, "page_size": 64}}, ["chunk-of-pages"]),
+        ({"flags": {"nnodes": 3}}, ["nodes"]),
+        ({"layout": Layout(tp=2, pp=3), "flags": {"nnodes": 2}}, ["stages-over-nodes"]),
         ({"layout": Layout(tp=3, pp=8)}, ["heads-over-tp"]),
-        ({"knobs": {"min_free_slots_delay": 4}}, ["not-with-pipeline"]),
-        ({"knobs": {"speculative_algorithm": "NEXTN"}}, ["draft-with-pipeline"]),
-        ({"knobs": {"speculative_algorithm": "EAGLE"}}, ["draft-with-pipeline"]),
-        ({"knobs": {"speculative_algorithm": "EAGLE", "SGLANG_ENABLE_PP_SPEC": True}}, []),
-        ({"knobs": {"speculative_algorithm": "EAGLE", "disaggregation_mode": "prefill"}}, []),
+        ({"flags": {"min_free_slots_delay": 4}}, ["not-with-pipeline"]),
+        ({"flags": {"speculative_algorithm": "NEXTN"}}, ["draft-with-pipeline"]),
+        ({"flags": {"speculative_algorithm": "EAGLE"}}, ["draft-with-pipeline"]),
+        ({"flags": {"speculative_algorithm": "EAGLE", "SGLANG_ENABLE_PP_SPEC": True}}, []),
+        ({"flags": {"speculative_algorithm": "EAGLE", "disaggregation_mode": "prefill"}}, []),
         ({"partition": (8, 8)}, ["partition", "partition"]),
     ],
 )

@@ -28,8 +28,8 @@ def plan(deployment: Deployment, gib: float = 8) -> KvPlan:
     return Sglang().plan_kv(deployment, (4, 4, 4, 4), [int(gib * GIB)] * 4)
 
 
-def settings(**knobs: bool | int | float | str) -> SglangSettings:
-    deployment = replace(DENSE, knobs=knobs)
+def settings(**flags: bool | int | float | str) -> SglangSettings:
+    deployment = replace(DENSE, flags=flags)
     return sglang_settings(deployment, plan(deployment), FLAT)
 
 
@@ -79,7 +79,7 @@ def test_dynamic_chunks_are_fitted_to_stage_0() -> None:
             tokens = batch.prefill_tokens
             return [1e-8 * tokens**2 + 1e-5 * tokens, 9.0, 9.0, 9.0]
 
-    deployment = replace(DENSE, knobs={"enable_dynamic_chunking": True, "SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR": 0.6})
+    deployment = replace(DENSE, flags={"enable_dynamic_chunking": True, "SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR": 0.6})
     law = sglang_settings(deployment, plan(deployment), Attention((1.0,) * 4, 0.0, 0.0)).dynamic_chunks
     assert law is not None
     assert (law.a, law.b) == pytest.approx((1e-8, 1e-5), rel=1e-4)

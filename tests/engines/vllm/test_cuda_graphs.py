@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.vllm.cuda_graphs import capture_sizes
 from partitune.errors import SpecError
 from partitune.hardware.gpus import GPUS
@@ -14,9 +14,9 @@ FINE = [1, 2, 4, *range(8, 256, 8)]
 
 
 def sizes(
-    gpu: str = "H200", tokens: int = 8192, seqs: int = 1024, knobs: Mapping[str, Knob] | None = None
+    gpu: str = "H200", tokens: int = 8192, seqs: int = 1024, flags: Mapping[str, FlagValue] | None = None
 ) -> list[int]:
-    return list(capture_sizes({"max_num_batched_tokens": tokens, "max_num_seqs": seqs, **(knobs or {})}, GPUS[gpu]))
+    return list(capture_sizes({"max_num_batched_tokens": tokens, "max_num_seqs": seqs, **(flags or {})}, GPUS[gpu]))
 
 
 def test_defaults_end_at_512_and_on_data_centre_blackwell_at_1024() -> None:
@@ -38,7 +38,7 @@ def test_no_more_than_the_token_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "expected"),
+    ("flags", "expected"),
     [
         ({"enforce_eager": True}, []),
         ({"max_cudagraph_capture_size": 0}, []),
@@ -48,10 +48,10 @@ def test_no_more_than_the_token_budget() -> None:
         ({"performance_mode": "interactivity", "max_cudagraph_capture_size": 40}, [*range(1, 33), 40]),
     ],
 )
-def test_flags(knobs: dict[str, Knob], expected: list[int]) -> None:
-    assert sizes(knobs=knobs) == expected
+def test_flags(flags: dict[str, FlagValue], expected: list[int]) -> None:
+    assert sizes(flags=flags) == expected
 
 
 def test_a_list_that_is_none() -> None:
     with pytest.raises(SpecError, match="cudagraph_capture_sizes: 'few'"):
-        sizes(knobs={"cudagraph_capture_sizes": "few"})
+        sizes(flags={"cudagraph_capture_sizes": "few"})

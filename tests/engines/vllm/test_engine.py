@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.rules import refuse
 from partitune.engines.vllm.engine import Vllm
@@ -70,15 +70,15 @@ MOE = architecture("f" * 94, model_class="Qwen3MoeForCausalLM", moe=True)
 def test_regimes(
     version: str, runner: str, flag: bool | None, model: Architecture, expected: Regime, slots: int
 ) -> None:
-    knobs: dict[str, Knob] = {} if flag is None else {"async_scheduling": flag}
-    choice = regime(deployment(version=version, runner=runner, knobs=knobs, architecture=model))
+    flags: dict[str, FlagValue] = {} if flag is None else {"async_scheduling": flag}
+    choice = regime(deployment(version=version, runner=runner, flags=flags, architecture=model))
     assert (choice.regime, choice.slots) == (expected, slots)
 
 
 def test_silent_switch_off_is_a_note_and_the_explicit_flag_is_refused() -> None:
     quiet = deployment(version="0.31.0", runner="v1")
     assert any("switched off silently" in note for note in regime(quiet).notes)
-    loud = replace(quiet, knobs={"async_scheduling": True})
+    loud = replace(quiet, flags={"async_scheduling": True})
     with pytest.raises(SpecError, match="async_scheduling: true with the V1 model runner and 8 stages is refused"):
         regime(loud)
     assert [one.rule for one in VLLM.check(loud)] == ["async-pipeline-v1"]
@@ -100,8 +100,8 @@ def test_silent_switch_off_is_a_note_and_the_explicit_flag_is_refused() -> None:
 )
 def test_default_budget(gpu: str, gib: int, tokens: int, seqs: int) -> None:
     card = Gpu(gpu, gib * GIB, 1.0, 1.0, 1.0, 1.0, "test", Generation.HOPPER)
-    knobs = VLLM.default_knobs(deployment(gpu=card))
-    assert (knobs["max_num_batched_tokens"], knobs["max_num_seqs"]) == (tokens, seqs)
+    flags = VLLM.default_flags(deployment(gpu=card))
+    assert (flags["max_num_batched_tokens"], flags["max_num_seqs"]) == (tokens, seqs)
 
 
 @pytest.mark.parametrize(
@@ -113,19 +113,19 @@ def test_default_budget(gpu: str, gib: int, tokens: int, seqs: int) -> None:
         ({"enable_chunked_prefill": False, "max_model_len": 100_000}, 100_000, 1024),
     ],
 )
-def test_one_default_caps_another(given: dict[str, Knob], tokens: int, seqs: int) -> None:
-    knobs = VLLM.effective_knobs(deployment(knobs=given))
-    assert (knobs["max_num_batched_tokens"], knobs["max_num_seqs"]) == (tokens, seqs)
-    assert VLLM.check(deployment(knobs=given)) == ()
+def test_one_default_caps_another(given: dict[str, FlagValue], tokens: int, seqs: int) -> None:
+    flags = VLLM.effective_flags(deployment(flags=given))
+    assert (flags["max_num_batched_tokens"], flags["max_num_seqs"]) == (tokens, seqs)
+    assert VLLM.check(deployment(flags=given)) == ()
 
 
 def test_state_layers_are_cached_at_block_ends_unless_prefix_caching_is_off() -> None:
-    assert VLLM.effective_knobs(deployment())["mamba_cache_mode"] == "align"
-    assert VLLM.effective_knobs(deployment(knobs={"enable_prefix_caching": False}))["mamba_cache_mode"] == "none"
+    assert VLLM.effective_flags(deployment())["mamba_cache_mode"] == "align"
+    assert VLLM.effective_flags(deployment(flags={"enable_prefix_caching": False}))["mamba_cache_mode"] == "none"
 
 
 def test_command_line() -> None:
-    knobs: dict[str, Knob] = {
+    flags: dict[str, FlagValue] = {
         "max_num_batched_tokens": 512,
         "async_scheduling": False,
         "enable_prefix_caching": True,
@@ -134,7 +134,7 @@ def test_command_line() -> None:
         "gpu_memory_utilization": 0.9,
         "VLLM_HOST_IP": "10.0.0.1",
     }
-    assert VLLM.launch.serve_arguments("K3", deployment(knobs=knobs)) == (
+    assert VLLM.launch.serve_arguments("K3", deployment(flags=flags)) == (
         "vllm", "serve", "K3", "--pipeline-parallel-size", "8", "--tensor-parallel-size", "2",
         "--max-num-batched-tokens", "512", "--no-async-scheduling", "--enable-prefix-caching", "--max-model-len=-1",
         "--gpu-memory-utilization", "0.9",
@@ -143,13 +143,13 @@ def test_command_line() -> None:
 
 def test_config_file_never_says_false() -> None:
     # vLLM 0.32 and 0.33 drop `async-scheduling: false` silently (run).
-    knobs: dict[str, Knob] = {
+    flags: dict[str, FlagValue] = {
         "async_scheduling": False,
         "enable_prefix_caching": False,
         "max_num_seqs": 32,
         "headless": False,
     }
-    config = VLLM.launch.config_yaml(deployment(knobs=knobs))
+    config = VLLM.launch.config_yaml(deployment(flags=flags))
     assert config == {
         "pipeline-parallel-size": 8,
         "tensor-parallel-size": 2,
@@ -158,8 +158,8 @@ def test_config_file_never_says_false() -> None:
         "max-num-seqs": 32,
     }
     read = VLLM.launch.read_config(yaml.safe_load(yaml.safe_dump(dict(config))))
-    assert {name: read[name] for name in knobs if name != "headless"} == {
-        k: v for k, v in knobs.items() if k != "headless"
+    assert {name: read[name] for name in flags if name != "headless"} == {
+        k: v for k, v in flags.items() if k != "headless"
     }
     assert VLLM.launch.read_config({"async-scheduling": False}) == {}
 
@@ -167,7 +167,7 @@ def test_config_file_never_says_false() -> None:
 def test_environment() -> None:
     assert VLLM.launch.environment(deployment()) == {}
     chosen = deployment(
-        partition=(12, 12, 12, 12, 12, 12, 12, 9), runner="v1", knobs={"VLLM_X": True, "max_num_seqs": 3}
+        partition=(12, 12, 12, 12, 12, 12, 12, 9), runner="v1", flags={"VLLM_X": True, "max_num_seqs": 3}
     )
     assert VLLM.launch.environment(chosen) == {
         "VLLM_PP_LAYER_PARTITION": "12,12,12,12,12,12,12,9",
@@ -177,7 +177,7 @@ def test_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "rule", "message"),
+    ("flags", "rule", "message"),
     [
         ({"max_num_batch_tokens": 512}, "unknown-flag", "did you mean max_num_batched_tokens?"),
         ({"max-num-seqs": 512}, "unknown-flag", "write it max_num_seqs"),
@@ -211,8 +211,8 @@ def test_environment() -> None:
         ({"pipeline_parallel_size": 4}, "parallel-size", "contradicts"),
     ],
 )
-def test_one_broken_rule(knobs: dict[str, Knob], rule: str, message: str) -> None:
-    violations = VLLM.check(deployment(knobs=knobs))
+def test_one_broken_rule(flags: dict[str, FlagValue], rule: str, message: str) -> None:
+    violations = VLLM.check(deployment(flags=flags))
     assert [one.rule for one in violations] == [rule]
     assert message in violations[0].message
     assert violations[0].source
@@ -228,9 +228,9 @@ def test_one_broken_rule(knobs: dict[str, Knob], rule: str, message: str) -> Non
         ({"partition": (3, 13, 13, 13, 13, 13, 13, 12)}, "partition", "no layer with KV per token"),
         ({"runner": "V1"}, "runner", "'V1' is not one of auto, v1, v2"),
         # field report 20 (vllm issue 52069)
-        ({"stages": 4, "version": "0.26.1rc", "knobs": {"spec_method": "mtp"}}, "mtp-with-pipeline", "needs vLLM 0.32"),
+        ({"stages": 4, "version": "0.26.1rc", "flags": {"spec_method": "mtp"}}, "mtp-with-pipeline", "needs vLLM 0.32"),
         (
-            {"stages": 4, "version": "0.26.1rc", "knobs": {"speculative_config": '{"method": "mtp"}'}},
+            {"stages": 4, "version": "0.26.1rc", "flags": {"speculative_config": '{"method": "mtp"}'}},
             "mtp-with-pipeline",
             "not 0.26.1",
         ),
@@ -245,7 +245,7 @@ def test_one_broken_rule_of_shape(changes: dict[str, Any], rule: str, message: s
 def test_all_violations_come_at_once() -> None:
     broken = deployment(
         tp=7,
-        knobs={"max_num_seq": 8, "max_num_seqs": 100, "max_num_batched_tokens": 10},
+        flags={"max_num_seq": 8, "max_num_seqs": 100, "max_num_batched_tokens": 10},
         partition=(90, 1, 1, 1, 1, 1, 1, 1),
     )
     rules = [one.rule for one in VLLM.check(broken)]
@@ -258,13 +258,13 @@ def test_all_violations_come_at_once() -> None:
 
 
 def test_removed_flags_are_legal_on_old_releases_and_mtp_on_new_ones() -> None:
-    assert VLLM.check(deployment(version="0.19.1", knobs={"max_num_partial_prefills": 2})) == ()
-    assert VLLM.check(deployment(version="0.33.0", knobs={"spec_method": "mtp", "spec_tokens": 3})) == ()
+    assert VLLM.check(deployment(version="0.19.1", flags={"max_num_partial_prefills": 2})) == ()
+    assert VLLM.check(deployment(version="0.33.0", flags={"spec_method": "mtp", "spec_tokens": 3})) == ()
 
 
 def test_kv_plan_of_a_deployment() -> None:
-    plan = VLLM.plan_kv(deployment(knobs={"max_model_len": 32768}), (12,) * 7 + (9,), [20 * GIB] * 8)
-    default = VLLM.plan_kv(deployment(knobs={"max_model_len": 32768}), (11, 11, 12, 12, 12, 12, 12, 11), [20 * GIB] * 8)
+    plan = VLLM.plan_kv(deployment(flags={"max_model_len": 32768}), (12,) * 7 + (9,), [20 * GIB] * 8)
+    default = VLLM.plan_kv(deployment(flags={"max_model_len": 32768}), (11, 11, 12, 12, 12, 12, 12, 11), [20 * GIB] * 8)
     assert plan.num_blocks / default.num_blocks == pytest.approx(6068 / 4551, rel=1e-3)
     assert default.limiting_stage == 7
     with pytest.raises(OutOfMemory, match="1048576 tokens"):
@@ -272,7 +272,7 @@ def test_kv_plan_of_a_deployment() -> None:
 
 
 def test_solver_finds_the_split_with_a_third_more_cache() -> None:
-    k3 = deployment(knobs={"max_model_len": 32768})
+    k3 = deployment(flags={"max_model_len": 32768})
     times = stage_tensor(np.ones((8, 93)), np.zeros(8), allowed_windows(k3.architecture, stage_bounds(8, 93)))
     blocks = VLLM.kv_blocks(k3, np.full(times.shape, 20.0 * GIB))
     fastest = pareto_front(times, blocks)[0]
@@ -282,7 +282,7 @@ def test_solver_finds_the_split_with_a_third_more_cache() -> None:
 
 
 def test_fewest_blocks_is_where_the_engine_begins_to_start() -> None:
-    k3 = deployment(knobs={"max_model_len": 32768})
+    k3 = deployment(flags={"max_model_len": 32768})
     fewest = VLLM.fewest_kv_blocks(k3)
     partition = (12,) * 7 + (9,)
     block_bytes = VLLM.plan_kv(k3, partition, [20 * GIB] * 8).stage_block_bytes[0]

@@ -11,7 +11,7 @@ from partitune.engines.toy.logs import ToyReadout
 from partitune.engines.toy.rules import faults
 from partitune.engines.toy.scheduler import simulate
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import chosen_split, remainder_first
@@ -47,7 +47,7 @@ class Toy(Engine):
         """The first stages take one more, in every release."""
         return chosen_split(layers, stages, remainder_first, rule)
 
-    def default_knobs(self, deployment: Deployment) -> Mapping[str, Knob]:
+    def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """The same on every GPU."""
         return {"batch_tokens": 4096, "running_requests": 128, "page_tokens": 16, "memory_share": 0.9}
 
@@ -57,11 +57,11 @@ class Toy(Engine):
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """A share of the card, one graph."""
-        knobs = self.effective_knobs(deployment)
+        flags = self.effective_flags(deployment)
         return MemorySettings(
-            max_num_batched_tokens=int(knobs["batch_tokens"]),
-            max_num_seqs=int(knobs["running_requests"]),
-            gpu_memory_utilization=float(knobs["memory_share"]),
+            max_num_batched_tokens=int(flags["batch_tokens"]),
+            max_num_seqs=int(flags["running_requests"]),
+            gpu_memory_utilization=float(flags["memory_share"]),
             graph_sizes=1,
         )
 
@@ -81,12 +81,12 @@ class Toy(Engine):
 
     def flow(self, deployment: Deployment) -> Flow:
         """A group a stage."""
-        knobs, stages = self.effective_knobs(deployment), deployment.stages
-        running = int(knobs["running_requests"])
+        flags, stages = self.effective_flags(deployment), deployment.stages
+        running = int(flags["running_requests"])
         return Flow(
             "groups",
             cohorts=stages,
-            step_tokens=int(knobs["batch_tokens"]),
+            step_tokens=int(flags["batch_tokens"]),
             max_requests=running,
             cohort_requests=max(1, running // stages),
             notes=self.notes(deployment.version),
@@ -110,7 +110,7 @@ class Toy(Engine):
         return simulate(requests, self.flow(deployment), plan, costs, overheads or _OVERHEADS, concurrency)
 
     def _page_tokens(self, deployment: Deployment) -> int:
-        return int(self.effective_knobs(deployment)["page_tokens"])
+        return int(self.effective_flags(deployment)["page_tokens"])
 
 
 ENGINE: Engine = Toy()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from partitune.engines.toy.benchmark import ToyBench
 from partitune.engines.toy.flags import TOY_FLAGS
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.launch import RANK_VARIABLES, Launch, Start
 
@@ -28,7 +28,7 @@ class ToyLaunch(Launch):
     scheduling_flags = frozenset({"batch_tokens", "running_requests", "page_tokens", "memory_share"})
     load_generator = ToyBench()
 
-    def parallel_flags(self, deployment: Deployment) -> Mapping[str, Knob]:
+    def parallel_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """In Toy's words."""
         return {"stages": deployment.layout.pp, "tensor_ranks": deployment.layout.tp}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from partitune.engines.toy.flags import TOY_FLAGS
 
-from partitune.engines.deployment import Deployment, flag_knobs
+from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import unknown_flag
 from partitune.engines.head_sharding import head_faults
 from partitune.engines.rules import Violation, partition_faults
@@ -16,7 +16,7 @@ _SOURCE = "Toy 1.2 program.py"
 
 def faults(deployment: Deployment) -> Iterator[Violation]:
     """Every rule that the deployment breaks."""
-    for name, value in flag_knobs(deployment.knobs).items():
+    for name, value in command_flags(deployment.flags).items():
         if name not in TOY_FLAGS:
             yield Violation("unknown-flag", unknown_flag(name, TOY_FLAGS, f"Toy {deployment.version}"), _SOURCE)
         elif fault := TOY_FLAGS[name].fault(value):

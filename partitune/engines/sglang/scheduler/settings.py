@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from partitune.candidate import Knob
+from partitune.candidate import FlagValue
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
-from partitune.engines.sglang.defaults import FEWEST_ROWS, effective_knobs
+from partitune.engines.sglang.defaults import FEWEST_ROWS, effective_flags
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
@@ -106,7 +106,7 @@ def sglang_settings(
     """The scheduler of this start.
 
     Args:
-        deployment: stages, knobs and environment.
+        deployment: stages, flags and environment.
         plan: the KV pool.
         costs: stage times; only dynamic chunking looks at them (stage 0's, as the engine profiles itself).
         ignore_eos: what the requests ask for.
@@ -114,41 +114,41 @@ def sglang_settings(
     Raises:
         SpecError: a scheduling policy that is not simulated, or a value the engine refuses.
     """
-    knobs = {**deployment.knobs, **effective_knobs(deployment)}
-    if knobs["schedule_policy"] != "fcfs":
-        raise SpecError(f"schedule_policy {knobs['schedule_policy']} is not simulated; fcfs is")
-    length = whole_number(knobs, "context_length", None) or deployment.architecture.max_position
-    tokens = min(plan.tokens, whole_number(knobs, "max_total_tokens", None) or plan.tokens)
+    flags = {**deployment.flags, **effective_flags(deployment)}
+    if flags["schedule_policy"] != "fcfs":
+        raise SpecError(f"schedule_policy {flags['schedule_policy']} is not simulated; fcfs is")
+    length = whole_number(flags, "context_length", None) or deployment.architecture.max_position
+    tokens = min(plan.tokens, whole_number(flags, "max_total_tokens", None) or plan.tokens)
     estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), FEWEST_ROWS)
-    rows = min(whole_number(knobs, "max_running_requests", None) or estimate, tokens // 2)
-    chunk = whole_number(knobs, "chunked_prefill_size", None)
+    rows = min(whole_number(flags, "max_running_requests", None) or estimate, tokens // 2)
+    chunk = whole_number(flags, "chunked_prefill_size", None)
     chunk = chunk if chunk and chunk > 0 else None
     law = None
-    if knobs["enable_dynamic_chunking"] and chunk is not None and deployment.stages > 1:
-        smooth = float(knobs.get("SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR", 0.75))
+    if flags["enable_dynamic_chunking"] and chunk is not None and deployment.stages > 1:
+        smooth = float(flags.get("SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR", 0.75))
         law = ChunkLaw.profiled(costs, chunk, length, smooth)
     return SglangSettings(
         stages=deployment.stages,
         max_running_requests=max(rows, 1),
         num_tokens=max(tokens, 1),
-        page_size=whole_number(knobs, "page_size", None) or 1,
+        page_size=whole_number(flags, "page_size", None) or 1,
         max_model_len=length,
         chunked_prefill_size=chunk,
-        max_prefill_tokens=whole_number(knobs, "max_prefill_tokens", None) or 16384,
-        prefill_max_requests=whole_number(knobs, "prefill_max_requests", None),
-        pp_max_micro_batch_size=whole_number(knobs, "pp_max_micro_batch_size", None),
-        pp_async_batch_depth=whole_number(knobs, "pp_async_batch_depth", 0),
-        enable_mixed_chunk=bool(knobs["enable_mixed_chunk"]),
+        max_prefill_tokens=whole_number(flags, "max_prefill_tokens", None) or 16384,
+        prefill_max_requests=whole_number(flags, "prefill_max_requests", None),
+        pp_max_micro_batch_size=whole_number(flags, "pp_max_micro_batch_size", None),
+        pp_async_batch_depth=whole_number(flags, "pp_async_batch_depth", 0),
+        enable_mixed_chunk=bool(flags["enable_mixed_chunk"]),
         dynamic_chunks=law,
-        prefill_decode_interval=whole_number(knobs, "prefill_decode_interval", 0),
-        prefill_decode_interval_min_bs=whole_number(knobs, "prefill_decode_interval_min_bs", 0),
-        schedule_conservativeness=float(knobs["schedule_conservativeness"]),
-        radix_cache=not knobs.get("disable_radix_cache", False),
+        prefill_decode_interval=whole_number(flags, "prefill_decode_interval", 0),
+        prefill_decode_interval_min_bs=whole_number(flags, "prefill_decode_interval_min_bs", 0),
+        schedule_conservativeness=float(flags["schedule_conservativeness"]),
+        radix_cache=not flags.get("disable_radix_cache", False),
         ignore_eos=ignore_eos,
-        comm_overlap=_on(knobs, "SGLANG_PP_COMM_OVERLAP"),
-        skip_pure_chunked_output=_on(knobs, "SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM"),
+        comm_overlap=_on(flags, "SGLANG_PP_COMM_OVERLAP"),
+        skip_pure_chunked_output=_on(flags, "SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM"),
     )
 
 
-def _on(knobs: Mapping[str, Knob], name: str) -> bool:
-    return str(knobs.get(name, "")).lower() in _TRUE
+def _on(flags: Mapping[str, FlagValue], name: str) -> bool:
+    return str(flags.get(name, "")).lower() in _TRUE

@@ -14,7 +14,7 @@ from enum import StrEnum
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
 from partitune.engines.vllm.cuda_graphs import capture_sizes
-from partitune.engines.vllm.defaults import effective_knobs
+from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import Cache, group_layers
 from partitune.engines.vllm.model_runner import regime
@@ -132,7 +132,7 @@ def vllm_settings(deployment: Deployment, plan: KvPlan) -> SchedulerSettings:
     Raises:
         SpecError: the engine refuses the combination.
     """
-    flags = effective_knobs(deployment)
+    flags = effective_flags(deployment)
     chosen = regime(deployment)
     model = cache_model(deployment)
     caches = [group.caches[0] for group in group_layers(model)]

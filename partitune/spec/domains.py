@@ -66,7 +66,7 @@ def _stage_number(stage: object) -> object:
     return int(stage) if isinstance(stage, str) and re.fullmatch("0|[1-9][0-9]{0,8}", stage, re.ASCII) else stage
 
 
-def _distinct(values: tuple[FlagValue, ...]) -> tuple[FlagValue, ...]:
+def _distinct(values: tuple[CheckedFlagValue, ...]) -> tuple[CheckedFlagValue, ...]:
     # Compared as Optuna compares choices, for which 1, 1.0 and true are one.
     for index, value in enumerate(values):
         if value in values[:index]:
@@ -94,7 +94,7 @@ def flag_name_fault(name: str) -> str | None:
     return f"not a name{hint}; allowed: an engine flag in snake_case, such as max_num_seqs"
 
 
-FlagValue = Annotated[bool | int | float | str, BeforeValidator(_flag_value)]
+CheckedFlagValue = Annotated[bool | int | float | str, BeforeValidator(_flag_value)]
 EnvValue = Annotated[str, BeforeValidator(_env_value), WithJsonSchema({"type": ["string", "integer"]})]
 FlagName = Annotated[str, BeforeValidator(_flag_name)]
 EnvName = Annotated[str, BeforeValidator(_env_name)]
@@ -159,18 +159,18 @@ def _form(value: object) -> str | None:
 
 #: The values a flag may take, in the order written.
 Choices = Annotated[
-    tuple[FlagValue, ...], Field(strict=False, min_length=1, max_length=_MAX_VALUES), AfterValidator(_distinct)
+    tuple[CheckedFlagValue, ...], Field(strict=False, min_length=1, max_length=_MAX_VALUES), AfterValidator(_distinct)
 ]
 EnvChoices = Annotated[
     tuple[EnvValue, ...], Field(strict=False, min_length=1, max_length=_MAX_VALUES), AfterValidator(_distinct)
 ]
-Knob = Annotated[
+Domain = Annotated[
     Annotated[Choices, Tag("choices")] | Annotated[WholeRange, Tag("whole")] | Annotated[RealRange, Tag("real")],
     Discriminator(_form),
 ]
 
 
-def knob_allows(knob: Knob, value: bool | int | float | str) -> bool:
+def domain_allows(knob: Domain, value: bool | int | float | str) -> bool:
     """True when a search over `knob` could propose `value`. 1 is 1.0 and not true."""
     if isinstance(knob, tuple):
         return any(item == value and isinstance(item, bool) == isinstance(value, bool) for item in knob)
@@ -180,14 +180,14 @@ def knob_allows(knob: Knob, value: bool | int | float | str) -> bool:
     return knob.low <= value <= knob.high and not _beyond(value, knob.low, step)
 
 
-def knob_words(knob: Knob) -> str:
+def domain_words(knob: Domain) -> str:
     """The values of a knob as a message lists them."""
     if isinstance(knob, tuple):
         return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in knob)
     return f"{knob.low} to {knob.high}" + (f" in steps of {knob.step}" if knob.step else "")
 
 
-class PartitionKnob(StrictModel):
+class PartitionDomain(StrictModel):
     """Which partitions the planner may choose. The engine's own rules (a layer a stage, legal cuts) hold anyway."""
 
     min_layers: Annotated[int, whole(1, MAX_LAYERS, "fewest layers on any stage")] = 1
@@ -214,17 +214,17 @@ class PartitionKnob(StrictModel):
                 yield Fault(("pinned", stage), text)
 
 
-class Knobs(StrictModel):
+class Domains(StrictModel):
     """Everything that varies. Keys other than `partition` and `env` are engine flags in snake_case."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Knob]
+    __pydantic_extra__: dict[str, Domain]
     other_keys: ClassVar[str | None] = (
         "a list of values, or a range such as {low: 16, high: 256, step: 16}; a fixed value belongs in engine.flags"
     )
 
-    partition: Annotated[PartitionKnob, allowed("a mapping with min_layers, max_layers, pinned, search")] = (
-        PartitionKnob()
+    partition: Annotated[PartitionDomain, allowed("a mapping with min_layers, max_layers, pinned, search")] = (
+        PartitionDomain()
     )
     env: Annotated[
         dict[EnvName, EnvChoices],
@@ -232,6 +232,6 @@ class Knobs(StrictModel):
     ] = Field(default_factory=dict)
 
     @property
-    def flags(self) -> Mapping[str, Knob]:
+    def flags(self) -> Mapping[str, Domain]:
         """The engine flags that vary, in the order written."""
         return self.__pydantic_extra__ or {}
