@@ -46,10 +46,6 @@ class Scheduling(Protocol):
         """How batches flow. Raises SpecError where the engine refuses the combination."""
         ...
 
-    def is_asynchronous(self, deployment: Deployment) -> bool:  # noqa: ARG002
-        """True when the engine schedules ahead of sampled tokens in this start."""
-        return False
-
     @property
     def measured(self) -> MeasuredEngine | None:
         """Which measured kernels are its own; None: nothing was measured under it."""

@@ -65,8 +65,7 @@ class Space:
         """Every flag at the value the engine would start with: the baseline's, else the engine's own default."""
         problem = self.problem
         default = problem.engine.default_flags(problem.start({}))
-        asynchronous = {"async_scheduling": problem.engine.is_asynchronous(problem.start({}))}
-        known = {**default, **asynchronous, **problem.baseline}
+        known = {**default, **problem.baseline}
         return {name: known[name] for name in self._domains if name in known}
 
     def first_proposals(self) -> Iterator[Submission]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from partitune.candidate import FlagValue
 from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
@@ -26,7 +27,7 @@ from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length
 from partitune.engines.vllm.kv_recording import verify_kv
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.logs import VllmReadout
-from partitune.engines.vllm.model_runner import READ, regime, runs_v2
+from partitune.engines.vllm.model_runner import READ, choose_regime, regime, runs_v2
 from partitune.engines.vllm.models import edge_copies
 from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import Regime
@@ -34,7 +35,6 @@ from partitune.engines.vllm.rules import check_vllm, draft_method
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.recording import verify
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, vllm_settings
-from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
 from partitune.simulation.run import Run
@@ -77,11 +77,15 @@ class Vllm(Engine):
         "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
     resolved_layout = staticmethod(resolved_layout)
-    default_flags, effective_flags = staticmethod(default_flags), staticmethod(effective_flags)
+    effective_flags = staticmethod(effective_flags)
     check = staticmethod(check_vllm)
     verify_schedules, verify_kv = staticmethod(verify), staticmethod(verify_kv)
     launch = VllmLaunch()
     readout = VllmReadout()
+
+    def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
+        """Those of budgets and memory, and whether it schedules ahead: False where it refuses the combination."""
+        return {**default_flags(deployment), "async_scheduling": choose_regime(deployment).regime.asynchronous}
 
     def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
         """`get_pp_indices` of the release, or a named rule (`remainder-last` is the open PR 46217)."""
@@ -116,13 +120,6 @@ class Vllm(Engine):
             vision=not flags.get("language_model_only", False),
             copies=edge_copies(deployment.architecture, parse_version(deployment.version), v2=runs_v2(deployment)),
         )
-
-    def is_asynchronous(self, deployment: Deployment) -> bool:
-        """What the regime says; False where the engine refuses the combination."""
-        try:
-            return regime(deployment).regime.asynchronous
-        except SpecError:
-            return False
 
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         """Blocks, tokens and the limiting stage of one partition."""
