@@ -56,6 +56,7 @@ class MemorySettings:
     max_num_batched_tokens: int
     max_num_seqs: int
     gpu_memory_utilization: float = 0.92  # vLLM's default since 0.19 (config/cache.py)
+    share_flag: str = "gpu_memory_utilization"  # the engine's flag that says so
     static_share: bool = False  # SGLang: the utilisation is of what is free at start, and holds weights and KV only
     graph_sizes: int = 0  # batch sizes for which CUDA graphs are captured
     drafter: bool = False  # the checkpoint's MTP module is loaded: on the last stage
@@ -86,7 +87,8 @@ class StageMemory:
     load_copy_bytes: float  # one layer more while weights are read and repacked (assumed), gone afterwards
     in_flight_bytes: float  # fresh receive tensors of one step: outside the engine's budget, inside the card
     static_share: bool = False  # a batch works beside the budget, not in it
-    #: The largest gpu_memory_utilization that starts here; None when the configured one does. vLLM 0.32 request_memory
+    share_flag: str = "gpu_memory_utilization"  # the engine's flag that says how much it may use
+    #: The largest value of it that starts here; None when the configured one does. vLLM 0.32 request_memory
     #: (`v1/worker/utils.py`) refuses to start when less is free than it asks for, its own runtime already counted.
     utilization_to_set: float | None = None
 
@@ -149,7 +151,7 @@ class StageMemory:
             what = "too little beside weights and KV" if self.kv_bytes > 0 else "nothing left for KV"
             return f"{name}: {self.serve_missing_bytes / _GIB:.1f} GiB short of serving, {what}"
         at_most = self.utilization_to_set
-        lower = "" if at_most is None else f"; starts only with gpu_memory_utilization {at_most} or less"
+        lower = "" if at_most is None else f"; starts only with {self.share_flag} {at_most} or less"
         return f"{name}: fits, {self.kv_bytes / _GIB:.1f} GiB for KV{lower}"
 
 
@@ -186,6 +188,7 @@ class MemoryModel:
             load_copy_bytes=max(self._layer_bytes[first:stop], default=0.0),
             in_flight_bytes=handoff,
             static_share=self.settings.static_share,
+            share_flag=self.settings.share_flag,
             utilization_to_set=self._utilization_to_set(stage),
         )
 

@@ -43,12 +43,11 @@ def start_warnings(resolved: ResolvedCandidate) -> tuple[str, ...]:
 
     vLLM asks for its share of all memory before it looks at what is free (0.32 `v1/worker/utils.py` request_memory).
     """
-    share = resolved.problem.engine.effective_flags(resolved.deployment).get("gpu_memory_utilization")
-    if share is None:  # SGLang measures what is free
-        return ()
     limits = {stage.stage: stage.utilization_to_set for stage in resolved.memory}
     short = {stage: limit for stage, limit in limits.items() if limit is not None}
     if not short:
         return ()
     stages = f"stage{'s' if len(short) > 1 else ''} {', '.join(map(str, short))}"
-    return (f"gpu_memory_utilization {share} does not start on {stages}; set {min(short.values())} or less",)
+    flag = resolved.memory[0].share_flag
+    share = resolved.problem.engine.effective_flags(resolved.deployment)[flag]
+    return (f"{flag} {share} does not start on {stages}; set {min(short.values())} or less",)

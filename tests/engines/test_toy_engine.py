@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,7 +25,7 @@ CONTRACT = """
 class TestToy(EngineContract, LaunchContract):
     engine, version = ENGINES["toy"], "1.2.0"
 """
-SPACE = {
+SPACE: dict[str, Any] = {
     "kind": "search_space",
     "name": "served-by-toy",
     "model": "qwen3-8b",
@@ -128,6 +129,10 @@ def test_it_plans_memory_and_schedules(copied: Path, project: Path) -> None:
     assert shown["kv"] == {"num_blocks": min(free), "tokens": 16 * min(free)}
     # 24 requests, 8 at a time: each round reads 8 prompts of 16 tokens in one step, then decodes 11 times.
     assert (shown["metrics"]["batches"], shown["metrics"]["mean_decode_batch"]) == (36, 8)
+    held_by_others = {**SPACE["cluster"], "reserved_gib": [8, 0]}
+    (project / "shared.yaml").write_text(yaml.safe_dump({**SPACE, "cluster": held_by_others}))
+    shared = json.loads(run(copied, project, "partitune", "explain", "shared.yaml", "--json").stdout)
+    assert "; starts only with memory_share 0." in shared["stages"][0]["verdict"]
 
 
 def test_it_is_searched_and_exported(copied: Path, project: Path) -> None:

@@ -129,13 +129,10 @@ class Sglang(Engine):
             max_num_seqs=flow.cohort_requests,
             gpu_memory_utilization=float(flags["mem_fraction_static"]),
             graph_sizes=len(capture_sizes(deployment, flow.max_requests)),
+            share_flag="mem_fraction_static",
             static_share=True,
             copies=edge_copies(deployment.architecture),
         )
-
-    def is_asynchronous(self, deployment: Deployment) -> bool:
-        """Never with a pipeline: overlap scheduling is forced off (`arg_groups/overrides.py`)."""
-        return deployment.stages == 1 and deployment.flags.get("disable_overlap_schedule") is not True
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:  # noqa: ARG002  (the protocol's)
         """Pages of one token: SGLang starts with any pool and refuses long requests later."""

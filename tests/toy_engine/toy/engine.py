@@ -62,6 +62,7 @@ class Toy(Engine):
             max_num_batched_tokens=int(flags["batch_tokens"]),
             max_num_seqs=int(flags["running_requests"]),
             gpu_memory_utilization=float(flags["memory_share"]),
+            share_flag="memory_share",
             graph_sizes=1,
         )
 
