@@ -37,7 +37,7 @@ def layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:
     if idle := problem.placement.idle_gpus:
         yield f"{layout.name} leaves {idle} of {layout.gpus + idle} GPUs idle"
     settings = problem.engine.memory_settings(resolved.deployment)
-    if note := speculation_note(resolved.deployment.flags):
+    if note := speculation_note(problem.engine.launch, resolved.deployment.flags):
         counted = "none of it"
         if settings.drafter:
             counted = "its weights on the last stage, and not its KV"

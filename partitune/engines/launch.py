@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 from partitune.candidate import FlagValue
@@ -123,6 +124,8 @@ class Launch(Protocol):
     placing_flags: AbstractSet[str] = frozenset()  # flags that decide on which nodes what is started: they cannot vary
     removed: tuple[str, ...]  # variables that no node may bring along
     scheduling_flags: AbstractSet[str]  # flags under which the same prompt, alone on the server, gives the same text
+    drafting_flags: tuple[str, ...] = ()  # flags that ask for speculative decoding
+    transfer_flags: Mapping[str, FlagValue] = MappingProxyType({})  # of one side of a KV transfer -> value for neither
     layer_report: LayerReport | None = None  # how its workers can be asked for their layers; None: they cannot
     load_generator: LoadGenerator  # the engine's own
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Flags that ask for it: vLLM 0.32 `engine/arg_utils.py`, SGLang 0.5.23 `arg_groups/speculative_hook.py`.
-_FLAGS = ("speculative_config", "spec_method", "spec_model", "spec_tokens", "speculative_algorithm")
+from partitune.engines.launch import Launch
 
 
-def speculation_note(flags: Mapping[str, object]) -> str:
-    """What a person must know who sets one of these flags, or lets it vary; empty for everybody else."""
-    asking = ", ".join(name for name in _FLAGS if flags.get(name))
+def speculation_note(launch: Launch, flags: Mapping[str, object]) -> str:
+    """What a person must know who sets a flag that asks for it, or lets one vary; empty for everybody else."""
+    asking = ", ".join(name for name in launch.drafting_flags if flags.get(name))
     if not asking:
         return ""
     return (

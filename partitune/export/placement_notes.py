@@ -10,9 +10,6 @@ from __future__ import annotations
 from partitune.hardware.placement import Placement
 from partitune.planning.resolved_candidate import ResolvedCandidate
 
-#: Flags that make a deployment one side of a KV transfer (vLLM; SGLang, whose `null` means none).
-_TRANSFERS = {"kv_transfer_config": "", "disaggregation_mode": "null"}
-
 
 def placement_notes(resolved: ResolvedCandidate) -> tuple[str, ...]:
     """One line a stage (layers, node, GPUs), and what follows from it."""
@@ -27,7 +24,8 @@ def placement_notes(resolved: ResolvedCandidate) -> tuple[str, ...]:
     if stages_differ_on_a_node(placement):
         lines.append("GPUs of one node differ: hold the order above against nvidia-smi; to change it, list the GPUs")
         lines.append("of each node in CUDA_VISIBLE_DEVICES, those of its first stage first")
-    if any(resolved.deployment.flags.get(name, none) != none for name, none in _TRANSFERS.items()):
+    transfers = resolved.problem.engine.launch.transfer_flags
+    if any(resolved.deployment.flags.get(name, none) != none for name, none in transfers.items()):
         lines.append("one side of a KV transfer: the other side must be told this partition too")
     return tuple(lines)
 

@@ -27,6 +27,7 @@ from partitune.execution.pools.choice import choose_pool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.ray.cluster import reach
 from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.search.budget import Budget, Progress
 from partitune.search.events import Watcher
@@ -121,7 +122,7 @@ def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]
     with Store.open(order.database) as store:
         study = _Study(order, store, watcher)
         study.enter()
-        budget = study.budget()
+        budget = study.budget(space.problem)
         state = StudyState.INTERRUPTED
         try:
             with pool:
@@ -176,7 +177,7 @@ class _Study:
         if aside := self.store.set_aside(self.name):
             self.watcher.said(f"{len(aside)} trials measured under another spec are kept and set aside")
 
-    def budget(self) -> Budget:
+    def budget(self, problem: Problem) -> Budget:
         """When the search ends; says what a person may not expect of it."""
         spec, launches = self.order.spec, self.order.launches
         given, rules = spec.budget, rules_of(spec)
@@ -186,7 +187,7 @@ class _Study:
             self.watcher.said(
                 f"simulated trials use no GPU: the budget of {given.gpu_hours:g} GPU-hours does not end this search"
             )
-        note = speculation_note({**spec.engine.flags, **spec.knobs.flags})
+        note = speculation_note(problem.engine.launch, {**spec.engine.flags, **spec.knobs.flags})
         if note and (given.screen or not launches):
             self.watcher.said(note)
         return Budget(given.trials, given.hours, given.gpu_hours, left)

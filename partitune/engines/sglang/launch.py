@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
@@ -40,6 +41,8 @@ class SglangLaunch(Launch):
             *("max_total_tokens", "pp_async_batch_depth"),
         )
     )
+    drafting_flags = ("speculative_algorithm",)  # 0.5.23 `arg_groups/speculative_hook.py`
+    transfer_flags = MappingProxyType({"disaggregation_mode": "null"})
     load_generator = SglangBench()
 
     def parallel_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:

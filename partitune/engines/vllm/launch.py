@@ -15,6 +15,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
@@ -61,6 +62,8 @@ class VllmLaunch(Launch):
             *("num_gpu_blocks_override", "kv_cache_memory_bytes"),
         )
     )
+    drafting_flags = ("speculative_config", "spec_method", "spec_model", "spec_tokens")  # 0.32 `engine/arg_utils.py`
+    transfer_flags = MappingProxyType({"kv_transfer_config": ""})
     layer_report = LayerReport(
         "/collective_rpc",
         {"method": "partitune_layers"},
