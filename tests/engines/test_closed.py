@@ -10,6 +10,14 @@ import partitune
 from partitune.engines.registry import ENGINES
 
 PACKAGE = Path(partitune.__file__).parent
+#: Where an engine's name is a name and decides nothing, or is that of a table which somebody else measured.
+NAMED = {
+    "spec/serving.py": "the engine of a search space that names none",
+    "spec/runner.py": "the load generator of a runner that names none",
+    "costs/measured/operations.py": "aiconfigurator's tables carry the names of the engines they were measured under",
+    "fidelity/layers.py": "published set-ups, each of an engine and release",
+    "fidelity/servers.py": "published set-ups, each of an engine and release",
+}
 CLASSES = {type(engine).__name__ for engine in ENGINES.values()}
 
 
@@ -41,6 +49,17 @@ def constants(node: ast.AST) -> list[str]:
     return [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
 
 
+def names_in(path: Path) -> list[str]:
+    """Lines of `path` that name an engine, or import from its folder."""
+    lines = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and node.value in ENGINES:
+            lines.append(f"line {node.lineno}: {node.value!r}")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[2:3] in [[name] for name in ENGINES]:
+            lines.append(f"line {node.lineno}: from {node.module}")
+    return lines
+
+
 def test_nobody_outside_engines_asks_which_engine_it_is() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{line} {what}"
@@ -49,6 +68,16 @@ def test_nobody_outside_engines_asks_which_engine_it_is() -> None:
         for line, what in asks(ast.parse(path.read_text()))
     ]
     assert not found, "\n".join(found)
+
+
+def test_no_module_outside_engines_knows_one_by_name() -> None:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        relative = path.relative_to(PACKAGE).as_posix()
+        if not relative.startswith("engines/") and (lines := names_in(path)):
+            found[relative] = lines
+    assert {name: lines for name, lines in found.items() if name not in NAMED} == {}
+    assert set(NAMED) == set(found), "a reason stands here for a module that needs none"
 
 
 def test_one_engine_knows_nothing_of_another() -> None:
