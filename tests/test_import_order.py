@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import partitune
@@ -76,6 +77,24 @@ def test_a_module_imports_only_from_its_own_room_or_one_above() -> None:
         below = [other for other in imported_rooms(path) if ROOMS.index(other) > ROOMS.index(room)]
         wrong += [f"{relative} imports {other}, which stands below {room}" for other in below]
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_imports_back_not_even_inside_a_room() -> None:
+    names = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    imported: dict[str, set[str]] = {}
+    for name, path in names.items():
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        targets = {(f"{node.module}.{alias.name}", node.module or "") for node in nodes for alias in node.names}
+        imported[name] = {whole if whole in names else module for whole, module in targets} & names.keys() - {name}
+    order = tuple(TopologicalSorter(imported).static_order())  # raises CycleError, which names the circle
+    assert order.index("partitune.cli") > order.index("partitune.search.loop") > order.index("partitune.errors")
+
+
+def test_few_files_stand_at_the_top() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= 8
 
 
 def test_report_draws_values_it_is_given() -> None:
