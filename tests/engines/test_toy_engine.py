@@ -123,6 +123,7 @@ def test_it_checks_flags(copied: Path, project: Path) -> None:
 def test_it_plans_memory_and_schedules(copied: Path, project: Path) -> None:
     shown = json.loads(run(copied, project, "partitune", "explain", "space.yaml", "--json").stdout)
     assert (shown["outcome"], shown["regime"], shown["partition"]) == ("ok", "groups", [18, 18])
+    assert shown["notes"][0] == "groups: as many groups of requests as stages, each on its way through them"
     page_bytes = 16 * 18 * 2 * 8 * 128 * 2  # tokens, layers, keys and values, KV heads, their width, 16 bits
     free = [stage["free_bytes"] // page_bytes for stage in shown["stages"]]
     assert [stage["kv_blocks"] for stage in shown["stages"]] == free

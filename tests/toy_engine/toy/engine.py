@@ -91,6 +91,7 @@ class Toy(Engine):
             max_requests=running,
             cohort_requests=max(1, running // stages),
             notes=self.notes(deployment.version),
+            meaning="as many groups of requests as stages, each on its way through them",
             levers={"fill": "a smaller batch_tokens", "host": "larger steps (batch_tokens)"},
         )
 
