@@ -3,10 +3,10 @@
     python -m benchmarks.launch_soak [--launches 100] [--seed N] [--only "nodes of Ray"]
 
 Half of the starts come from `partitune search` on this machine, half from one whose nodes are Ray's. Victims are the
-search, a Ray worker, the engine's first process, one of its ranks, either keeper, and the load generator. After a kill
-of the search the same command is started again. Every finished trial has to stay as it was; at the end no process with
-a trial's marker may live, and the janitor has to leave an empty ledger. Prints one line a half and exits with 1 when
-a promise is broken.
+search, a Ray worker, the engine's first process, one of its ranks, either supervisor, and the load generator. After a
+kill of the search the same command is started again. Every finished trial has to stay as it was; at the end no process
+with a trial's marker may live, and the janitor has to leave an empty ledger. Prints one line a half and exits with 1
+when a promise is broken.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import yaml
 
 from partitune.candidate import Result
 from partitune.errors import StoreError
-from partitune.execution.processes.ledger import Ledger, Start
+from partitune.execution.processes.ledger import Ledger, RecordedStart
 from partitune.execution.processes.node import LocalNode
 from partitune.execution.processes.process_supervisor import descendants, start_ticks
 from partitune.store import Store
@@ -40,7 +40,7 @@ from tests.ray_nodes import head
 
 ROOT = Path(__file__).parent.parent
 KNOBS = {"max_num_seqs": [8, 12, 16, 24, 32], "max_num_batched_tokens": [64, 128, 256, 512, 1024]}
-VICTIMS = ("search", "search", "engine", "engine", "rank", "outer keeper", "inner keeper", "load generator")
+VICTIMS = ("search", "search", "engine", "engine", "rank", "outer supervisor", "inner supervisor", "load generator")
 HALVES = ("this machine", "nodes of Ray")
 #: Commands of Ray's workers that run something of ours; the others are Ray's own, and its node ends with them.
 ACTORS = ("ray::NodeAgent", "ray::_Worker", "ray::Worker")
@@ -106,7 +106,7 @@ class Half:
         except StoreError:
             return []  # killed, or about to go on, before it has tables
 
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[RecordedStart]:
         """Recorded starts whose engine lives."""
         return [one for one in Ledger(self.state / "started").starts() if one.engine is not None and one.engine.lives]
 
@@ -131,7 +131,9 @@ class Half:
             return [pid for one in engines if one.engine is not None for pid in descendants(one.engine.pid)]
         if kind == "engine":
             return [one.engine.pid for one in engines if one.engine is not None]
-        return [one.keepers[0 if kind == "outer keeper" else 1].pid for one in engines if len(one.keepers) == 2]
+        return [
+            one.supervisors[0 if kind == "outer supervisor" else 1].pid for one in engines if len(one.supervisors) == 2
+        ]
 
     def disturb(self, wanted: int, chance: random.Random) -> None:
         """Kill until the engine was started `wanted` times."""

@@ -2,7 +2,7 @@
 
 Decision: the program gets files (the same env-file and engine config that `partitune export` writes, and the words of
 the load generator) and leaves one: the load generator's own result, which passes the same gates as that of a server of
-ours. It is started from a list of words, never by a shell, and under a keeper: it ends with the trial, and with
+ours. It is started from a list of words, never by a shell, and under a supervisor: it ends with the trial, and with
 partitune. What it started elsewhere is its own to end when it gets SIGTERM.
 """
 

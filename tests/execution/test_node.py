@@ -82,14 +82,14 @@ def test_one_that_ignores_sigterm_gets_its_grace_and_no_more(node: LocalNode) ->
     assert 1.0 <= time.monotonic() - begin < 6.0
 
 
-def test_keepers_that_were_both_killed_are_made_up_for(node: LocalNode, tmp_path: Path) -> None:
+def test_supervisors_that_were_both_killed_are_made_up_for(node: LocalNode, tmp_path: Path) -> None:
     node.start("engine", "t", python(FAMILY), None)
     wait_until(lambda: node.log("engine").count("\n") == 3)
     start = Ledger(tmp_path / "started").starts()[0]
-    for keeper in start.keepers:
-        os.kill(keeper.pid, signal.SIGSTOP)
-    for keeper in start.keepers:
-        os.kill(keeper.pid, signal.SIGKILL)
+    for supervisor in start.supervisors:
+        os.kill(supervisor.pid, signal.SIGSTOP)
+    for supervisor in start.supervisors:
+        os.kill(supervisor.pid, signal.SIGKILL)
     wait_until(lambda: not node.state("engine").running)
     assert node.state("engine").exit_code is None
     assert node.stop("engine", 1.0).left == ()
@@ -160,8 +160,8 @@ while not log.exists() or log.read_text().count("\\n") < 3:
     pass
 (start,) = [start for start in Ledger(folder / "started").starts() if start.trial == "left"]
 for number in (19, 9):
-    for keeper in start.keepers:
-        os.kill(keeper.pid, number)
+    for supervisor in start.supervisors:
+        os.kill(supervisor.pid, number)
 os._exit(0)
 """
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from partitune.execution.processes import ledger
-from partitune.execution.processes import process_supervisor as keeper
-from partitune.execution.processes.ledger import Ledger, ProcessName, Start
+from partitune.execution.processes import ledger, process_supervisor
+from partitune.execution.processes.ledger import Ledger, ProcessName, RecordedStart
 from partitune.execution.processes.process_supervisor import descendants, start_ticks
 
 #: A family as an engine's: a worker, and a grandchild in a session of its own that ignores SIGTERM.
@@ -46,12 +45,12 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 class Kept:
-    """A family under keepers, and a parent that a test can kill."""
+    """A family under supervisors, and a parent that a test can kill."""
 
     def __init__(self, folder: Path, grace_s: float = 2.0, program: str = FAMILY) -> None:
         self.log, self.said = folder / "log", folder / "said"
         self.ledger = Ledger(folder / "started")
-        self.start: Start = self.ledger.open("t", "engine", None, {})
+        self.start: RecordedStart = self.ledger.open("t", "engine", None, {})
         order = {
             "argv": [sys.executable, "-S", "-E", "-c", program], "env": {ledger.MARKER: "t/engine"},
             "log": str(self.log), "folder": str(folder), "record": str(self.start.file), "grace_s": grace_s,
@@ -61,7 +60,10 @@ class Kept:
         reading, writing = os.pipe()
         with self.said.open("wb") as said:
             self.outer = subprocess.Popen(
-                [sys.executable, "-I", "-S", keeper.__file__], stdin=reading, stdout=said, start_new_session=True
+                [sys.executable, "-I", "-S", process_supervisor.__file__],
+                stdin=reading,
+                stdout=said,
+                start_new_session=True,
             )
         os.close(reading)
         command = [sys.executable, "-S", "-E", "-c", parent, str(writing), json.dumps(order) + "\n"]
@@ -76,7 +78,7 @@ class Kept:
         wait_until(lambda: len(self.members()) == 3)
         return self.members()
 
-    def record(self) -> Start:
+    def record(self) -> RecordedStart:
         return self.ledger.again(self.start)
 
     def event(self) -> dict[str, object]:
@@ -106,33 +108,33 @@ def victim(family: Kept, who: str) -> int:
     assert record.engine is not None
     return {
         "parent": family.parent.pid,
-        "outer keeper": record.keepers[0].pid,
-        "inner keeper": record.keepers[1].pid,
+        "outer supervisor": record.supervisors[0].pid,
+        "inner supervisor": record.supervisors[1].pid,
         "engine": record.engine.pid,
         "worker": family.members()["worker"],
     }[who]
 
 
-@pytest.mark.parametrize("who", ["parent", "outer keeper", "inner keeper", "engine"])
+@pytest.mark.parametrize("who", ["parent", "outer supervisor", "inner supervisor", "engine"])
 def test_a_kill_of_any_one_leaves_nothing(family: Kept, who: str) -> None:
     members = family.await_family()
     os.kill(victim(family, who), signal.SIGKILL)
-    if who == "outer keeper":
+    if who == "outer supervisor":
         family.outer.wait()
     wait_until(lambda: not any(start_ticks(pid) for pid in members.values()))
-    wait_until(lambda: not any(name.lives for name in family.record().keepers))
+    wait_until(lambda: not any(name.lives for name in family.record().supervisors))
     assert family.record().survivors() == []
 
 
-@pytest.mark.parametrize("who", ["parent", "outer keeper", "inner keeper"])
+@pytest.mark.parametrize("who", ["parent", "outer supervisor", "inner supervisor"])
 @pytest.mark.parametrize("pause_s", [0.0, 0.02])
 def test_a_kill_before_the_family_is_complete_leaves_nothing(folder: Path, who: str, pause_s: float) -> None:
     """At moments from the first process on; a start that is not recorded does not happen."""
-    roles = {"parent": 0, "outer keeper": 1, "inner keeper": 2}
+    roles = {"parent": 0, "outer supervisor": 1, "inner supervisor": 2}
     family = Kept(folder)
-    wait_until(lambda: len(family.record().keepers) >= roles[who])
+    wait_until(lambda: len(family.record().supervisors) >= roles[who])
     time.sleep(pause_s)
-    pid = family.parent.pid if who == "parent" else family.record().keepers[roles[who] - 1].pid
+    pid = family.parent.pid if who == "parent" else family.record().supervisors[roles[who] - 1].pid
     os.kill(pid, signal.SIGKILL)
     if who != "parent":
         family.parent.kill()
@@ -162,7 +164,7 @@ def test_the_engine_is_recorded_before_it_runs(folder: Path) -> None:
     wait_until(lambda: bool(family.members()))
     record = family.record()
     assert record.engine == ProcessName.of(family.members()["main"])
-    assert [name.pid for name in record.keepers] == [family.outer.pid, *descendants(family.outer.pid)[:1]]
+    assert [name.pid for name in record.supervisors] == [family.outer.pid, *descendants(family.outer.pid)[:1]]
     family.parent.kill()
     family.parent.wait()
     family.outer.wait()
@@ -175,7 +177,7 @@ def test_what_cannot_be_started_says_so_in_the_log(folder: Path) -> None:
         "argv": ["no-such-program"], "env": {}, "log": str(folder / "log"), "folder": str(folder),
         "record": str(start.file), "grace_s": 1.0,
     }  # fmt: skip
-    command = [sys.executable, "-I", "-S", keeper.__file__]
+    command = [sys.executable, "-I", "-S", process_supervisor.__file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as outer:
         assert outer.stdin
         assert outer.stdout
@@ -190,10 +192,10 @@ class TestLeftovers:
 
     def kill_all_but_the_family(self, family: Kept) -> dict[str, int]:
         members = family.await_family()
-        for name in family.record().keepers:
+        for name in family.record().supervisors:
             os.kill(name.pid, signal.SIGSTOP)  # together: neither sees the other die
         family.parent.kill()
-        for name in family.record().keepers:
+        for name in family.record().supervisors:
             os.kill(name.pid, signal.SIGKILL)
         family.parent.wait()
         family.outer.wait()
@@ -227,7 +229,7 @@ class TestLeftovers:
         assert again.engine is not None
         assert again.engine.pid == innocent.pid
         assert again.survivors() == []
-        assert again.end(0.0) == []
+        assert again.end(0.0) == set()
         assert innocent.poll() is None
         innocent.kill()
         innocent.wait()
@@ -237,7 +239,7 @@ def test_a_torn_line_is_not_read_and_a_torn_start_never_ran(tmp_path: Path) -> N
     ledger_ = Ledger(tmp_path)
     made = ledger_.open("t", "engine", 8000, {"GPU-1": 20})
     with made.file.open("a") as record:
-        record.write('{"role": "keeper", "pid": 12')
+        record.write('{"role": "supervisor", "pid": 12')
     assert ledger_.starts() == [made]
     (tmp_path / "torn.jsonl").write_text('{"role": "start", "tri')
     assert ledger_.starts() == [made]

@@ -20,12 +20,11 @@ def used_mib(env: Mapping[str, str]) -> dict[str, int]:
     """MiB in use by GPU UUID, of the GPUs that a process with this environment may use; empty without `nvidia-smi`."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     chosen = None if visible is None else {name.strip() for name in visible.split(",")}
-    found = {}
-    for row in _ask("--query-gpu=uuid,index,memory.used"):
-        uuid, index, used = row
-        if (chosen is None or {uuid, index} & chosen) and used.isdigit():
-            found[uuid] = int(used)
-    return found
+    return {
+        uuid: int(used)
+        for uuid, index, used in _ask("--query-gpu=uuid,index,memory.used")
+        if (chosen is None or {uuid, index} & chosen) and used.isdigit()
+    }
 
 
 def held_mib(before: Mapping[str, int]) -> dict[str, int]:
@@ -44,11 +43,7 @@ def _ask(query: str) -> list[list[str]]:
         return []
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
-    except subprocess.TimeoutExpired:
+        table = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=True).stdout
+    except subprocess.SubprocessError:
         return []
-    return (
-        [[cell.strip() for cell in line.split(",", query.count(","))] for line in done.stdout.splitlines() if line]
-        if done.returncode == 0
-        else []
-    )
+    return [[cell.strip() for cell in line.split(",", query.count(","))] for line in table.splitlines() if line]

@@ -6,7 +6,8 @@ proof stands that nothing is left. What remains while its owner is dead is a lef
 marked, and while such a file is there the machine is quarantined. A process is named by boot, pid and start time, or
 known by the marker in its environment; never by its command.
 
-A file is JSON lines, each appended whole: the start, then who was born of it (by `keeper.py`), then perhaps a mark.
+A file is JSON lines, each appended whole: the start, then who was born of it (by `process_supervisor.py`), then perhaps
+a mark.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class ProcessName:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RecordedStart:
     """One recorded start."""
 
     file: Path
@@ -66,7 +67,7 @@ class Start:
     port: int | None
     gpu_mib: Mapping[str, int]  # used before it, per GPU that it may use
     owner: ProcessName
-    keepers: tuple[ProcessName, ...] = ()
+    supervisors: tuple[ProcessName, ...] = ()
     engine: ProcessName | None = None
     unclean: str = ""  # why it could not be proved gone
 
@@ -83,27 +84,30 @@ class Start:
     def survivors(self) -> list[int]:
         """Living processes of the family: recorded, born of recorded ones, or with the marker."""
         family = set()
-        for process in (*self.keepers, *((self.engine,) if self.engine else ())):
+        for process in (*self.supervisors, *((self.engine,) if self.engine else ())):
             if process.lives:
                 family |= {process.pid, *descendants(process.pid)}
         wanted = f"{MARKER}={self.marker}\0".encode()
         family |= {pid for pid in psutil.pids() if pid not in family and wanted in _environment(pid)}
         return sorted(pid for pid in family if start_ticks(pid) is not None)
 
-    def end(self, grace_s: float) -> list[int]:
-        """Wait for the keepers to do their work, then kill what lives; who had to be killed.
+    def end(self, grace_s: float) -> set[int]:
+        """Wait for the supervisors to do their work, then kill what lives; who had to be killed.
 
-        Keepers end a family as soon as its owner is gone; killing them first would take that work from them.
+        Supervisors end a family as soon as its owner is gone; killing them first would take that work from them.
         """
-        _wait(lambda: not any(keeper.lives for keeper in self.keepers), grace_s)
-        killed: list[int] = []
-        deadline = time.monotonic() + KILL_S
-        while (left := self.survivors()) and time.monotonic() < deadline:
-            for pid in left:
+        within(grace_s, lambda: not any(supervisor.lives for supervisor in self.supervisors))
+        killed: set[int] = set()
+
+        def is_over() -> bool:
+            survivors = self.survivors()
+            for pid in survivors:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-                    killed += [] if pid in killed else [pid]
-            time.sleep(0.05)
+                    killed.add(pid)
+            return not survivors
+
+        within(KILL_S, is_over)
         return killed
 
 
@@ -113,31 +117,30 @@ class Ledger:
 
     folder: Path = field(default_factory=lambda: state_folder() / "started")
 
-    def open(self, trial: str, name: str, port: int | None, gpu_mib: Mapping[str, int]) -> Start:
+    def open(self, trial: str, name: str, port: int | None, gpu_mib: Mapping[str, int]) -> RecordedStart:
         """Record, durably, a start that this process is about to make."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        start = Start(
+        start = RecordedStart(
             self.folder / f"{uuid.uuid4().hex}.jsonl", trial, name, port, dict(gpu_mib), ProcessName.of(os.getpid())
         )
-        owner = {"boot": start.owner.boot, "pid": start.owner.pid, "start_ticks": start.owner.start_ticks}
-        line = {"role": "start", "trial": trial, "name": name, "port": port, "gpu_mib": dict(gpu_mib), "owner": owner}
-        _append(start.file, line)
+        what = {"role": "start", "trial": trial, "name": name, "port": port, "gpu_mib": dict(gpu_mib)}
+        _append(start.file, {**what, "owner": asdict(start.owner)})
         _sync(self.folder)
         return start
 
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[RecordedStart]:
         """Every start that is not proved to be gone. One whose first line is torn never came to run."""
         return [start for file in sorted(self.folder.glob("*.jsonl")) if (start := read_start(file)) is not None]
 
-    def again(self, start: Start) -> Start:
+    def again(self, start: RecordedStart) -> RecordedStart:
         """The record as it stands now: who was born since."""
         return read_start(start.file) or start
 
-    def close(self, start: Start) -> None:
+    def close(self, start: RecordedStart) -> None:
         """Nothing of it is left."""
         start.file.unlink(missing_ok=True)
 
-    def mark_unclean(self, start: Start, why: str) -> None:
+    def mark_unclean(self, start: RecordedStart, why: str) -> None:
         """Something is left: nothing is started on this machine until it is clean."""
         _append(start.file, {"role": "unclean", "why": why})
 
@@ -150,10 +153,10 @@ class Ledger:
         )
 
 
-def read_start(file: Path) -> Start | None:
+def read_start(file: Path) -> RecordedStart | None:
     """The record in `file` as it stands; None when it is gone, or its first line was never finished."""
     try:
-        lines = list(_whole_lines(file.read_bytes()))
+        lines: list[dict[str, Any]] = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
     except FileNotFoundError:
         return None
     if not lines:
@@ -161,31 +164,24 @@ def read_start(file: Path) -> Start | None:
     first, owner = lines[0], lines[0]["owner"]
     boot = owner["boot"]
     born = [(line["role"], ProcessName(boot, line["pid"], line["start_ticks"])) for line in lines[1:] if "pid" in line]
-    return Start(
+    return RecordedStart(
         file,
         first["trial"],
         first["name"],
         first["port"],
         first["gpu_mib"],
         ProcessName(boot, owner["pid"], owner["start_ticks"]),
-        keepers=tuple(name for role, name in born if role == "keeper"),
+        supervisors=tuple(name for role, name in born if role != "engine"),
         engine=next((name for role, name in born if role == "engine"), None),
         unclean=next((line["why"] for line in reversed(lines) if line["role"] == "unclean"), ""),
     )
 
 
-def _whole_lines(text: bytes) -> Iterator[dict[str, Any]]:
-    for line in text.split(b"\n")[:-1]:
-        yield json.loads(line)
-
-
 def _append(file: Path, line: Mapping[str, object]) -> None:
-    record = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(record, (json.dumps(line) + "\n").encode())
-        os.fsync(record)
-    finally:
-        os.close(record)
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=0) as record:
+        record.write((json.dumps(line) + "\n").encode())
+        os.fsync(descriptor)
 
 
 def _sync(folder: Path) -> None:
@@ -207,10 +203,12 @@ def _environment(pid: int) -> bytes:
         return b""  # gone, or another user's
 
 
-def _wait(over: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not over():
+def within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    """Ask until it is so, in pauses that grow to a second; False when it is still not after `seconds`."""
+    deadline, pause_s = time.monotonic() + seconds, 0.02
+    while not is_so():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.05)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 1.0)
     return True

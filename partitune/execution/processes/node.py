@@ -1,10 +1,10 @@
 """One machine on which processes of a trial run: started, watched and stopped with proof.
 
 Decision: the arguments and results are plain values, so that the machine is this one or, with an actor in between, any
-other; no callback and no handle crosses. A start is recorded before it happens (`ledger`) and lives under a keeper
-(`keeper`). A stop ends with proof: no process of the family lives, the port is free, the GPUs have their memory back.
-Without it the machine is quarantined: the next start there would fail for a reason that is not its own, so it is
-refused until the janitor finds the machine clean.
+other; no callback and no handle crosses. A start is recorded before it happens (`ledger`) and lives under a supervisor
+(`process_supervisor`). A stop ends with proof: no process of the family lives, the port is free, the GPUs have their
+memory back. Without it the machine is quarantined: the next start there would fail for a reason that is not its own, so
+it is refused until the janitor finds the machine clean.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 
 from partitune.errors import LaunchFailed, NodeLost
-from partitune.execution.processes import process_supervisor as keeper
+from partitune.execution.processes import process_supervisor
 from partitune.execution.processes.gpu_memory import held_mib, used_mib
 from partitune.execution.processes.launch import ProcessCommand
-from partitune.execution.processes.ledger import MARKER, Ledger, Start, state_folder
+from partitune.execution.processes.ledger import MARKER, Ledger, RecordedStart, state_folder, within
 from partitune.execution.processes.long_logs import cut_log, read_log
 
 #: Seconds that a family gets to end in order when whoever measures it died.
@@ -151,35 +151,37 @@ class LocalNodes:
 
 @dataclass(slots=True)
 class _Family:
-    """One started family and its outer keeper."""
+    """One started family and its outer supervisor."""
 
-    start: Start
-    keeper: subprocess.Popen[bytes]
+    start: RecordedStart
+    supervisor: subprocess.Popen[bytes]
     log: Path
     heard_so_far: bytearray = field(default_factory=bytearray)
-    over: bool = False  # both keepers are gone
+    over: bool = False  # both supervisors are gone
 
     def listen(self, timeout_s: float = 0.0) -> None:
-        """Take in what the keepers say, waiting for the end at most `timeout_s`."""
-        assert self.keeper.stdout is not None  # noqa: S101 - piped
+        """Take in what the supervisors say, waiting for the end at most `timeout_s`."""
+        assert self.supervisor.stdout is not None  # noqa: S101 - piped
         deadline = time.monotonic() + timeout_s
         while not self.over:
-            if not select.select([self.keeper.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not select.select([self.supervisor.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 return
-            heard = os.read(self.keeper.stdout.fileno(), 4096)
+            heard = os.read(self.supervisor.stdout.fileno(), 4096)
             self.heard_so_far += heard
             self.over = not heard
 
-    def event(self, kind: str) -> dict[str, object] | None:
+    @property
+    def ended(self) -> dict[str, Any] | None:
+        """The last word of the supervisors; None before it, or when they were killed."""
         events = [json.loads(line) for line in self.heard_so_far.split(b"\n")[:-1]]
-        return next((event for event in reversed(events) if event["event"] == kind), None)
+        return next((event for event in events if event["event"] == "ended"), None)
 
     def tell(self, words: str) -> None:
-        """Say something to the outer keeper, or nothing more (empty)."""
-        assert self.keeper.stdin is not None  # noqa: S101 - piped
+        """Say something to the outer supervisor, or nothing more (empty)."""
+        assert self.supervisor.stdin is not None  # noqa: S101 - piped
         with suppress(OSError):
-            self.keeper.stdin.write(words.encode())
-            self.keeper.stdin.flush()
+            self.supervisor.stdin.write(words.encode())
+            self.supervisor.stdin.flush()
 
 
 class LocalNode:
@@ -210,10 +212,10 @@ class LocalNode:
             "argv": process.argv, "env": env, "log": str(log), "folder": str(log.parent), "record": str(start.file),
             "grace_s": ABANDONED_S,
         }  # fmt: skip
-        command = [sys.executable, "-I", "-S", keeper.__file__]
+        command = [sys.executable, "-I", "-S", process_supervisor.__file__]
         pipe = subprocess.PIPE
         try:
-            with log.open("ab") as errors:  # not the parent's: who waits for its end must not wait for the keepers
+            with log.open("ab") as errors:  # not the parent's: who waits for its end must not wait for those
                 supervisor = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
         except OSError as error:
             self._ledger.close(start)
@@ -225,11 +227,10 @@ class LocalNode:
         """By the word of its supervisors."""
         family = self._families[name]
         family.listen()
-        if not family.over and family.event("ended") is None:
+        ended = family.ended
+        if not family.over and ended is None:
             return ProcessState(running=True)
-        ended = family.event("ended") or {}
-        code = ended.get("exit")
-        return ProcessState(running=False, exit_code=code if isinstance(code, int) else None)
+        return ProcessState(running=False, exit_code=ended["exit"] if ended else None)
 
     def log(self, name: str) -> str:
         """Of a log of many megabytes, its head and its tail."""
@@ -241,14 +242,13 @@ class LocalNode:
         if family is None:
             return StopProof()
         family.tell(f"stop {grace_s}\n")
-        family.listen(grace_s + keeper.LONGEST_END_S)
+        family.listen(grace_s + process_supervisor.LONGEST_END_S)
         start = self._ledger.again(family.start)
-        killed = 0 if family.over else len(start.end(0.0))  # keepers that are stuck
+        killed = 0 if family.over else len(start.end(0.0))  # supervisors that are stuck
         with suppress(OSError):
-            family.keeper.communicate()  # closes both pipes and waits for the outer keeper
-        killed += len(start.end(0.0))  # of keepers that were killed
-        ended = (family.event("ended") or {}).get("killed", [])
-        killed += len(ended) if isinstance(ended, list) else 0
+            family.supervisor.communicate()  # closes both pipes and waits for the outer one
+        killed += len(start.end(0.0))  # of supervisors that were killed
+        killed += len(family.ended["killed"]) if family.ended else 0
         return StopProof(self._prove(start), killed)
 
     def port_state(self, port: int, name: str | None) -> PortState:
@@ -287,7 +287,7 @@ class LocalNode:
         sentences = []
         for start in self._ledger.starts():
             if start.is_leftover and start.file not in {family.start.file for family in self._families.values()}:
-                killed = start.end(ABANDONED_S + keeper.LONGEST_END_S)
+                killed = start.end(ABANDONED_S + process_supervisor.LONGEST_END_S)
                 left = self._prove(start)
                 state = f"left: {', '.join(left)}" if left else "nothing is left"
                 sentences.append(
@@ -306,7 +306,7 @@ class LocalNode:
         if why := self._ledger.quarantine():
             raise NodeLost(f"{self.host} is quarantined, as an earlier engine is not gone: {why}")
 
-    def _prove(self, start: Start) -> tuple[str, ...]:
+    def _prove(self, start: RecordedStart) -> tuple[str, ...]:
         """Look until nothing is left; close the record, or mark it."""
         left: list[str] = []
 
@@ -317,22 +317,12 @@ class LocalNode:
             left.extend(f"{mib} MiB of {gpu}" for gpu, mib in held_mib(start.gpu_mib).items())
             return not left
 
-        if _within(self._release_s, is_clean):
+        if within(self._release_s, is_clean):
             cut_log(self._folder / "trials" / start.trial / f"{start.name}.log")
             self._ledger.close(start)
         else:
             self._ledger.mark_unclean(start, f"trial {start.trial} left {', '.join(left)}")
         return tuple(left)
-
-
-def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    deadline, pause_s = time.monotonic() + seconds, 0.02
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 1.0)
-    return True
 
 
 def _command(pid: int) -> str:

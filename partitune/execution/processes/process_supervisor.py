@@ -1,16 +1,17 @@
 """Keeps one family of processes: starts it, watches it, and ends all of it when its parent is gone.
 
-Decision: this runs as a script of its own, twice, one keeper inside the other, between whoever measures and the engine.
-Both are child subreapers: a process of the family that loses its parent, however it was forked and whatever session it
-made, becomes a child of the inner keeper, and of the outer one once the inner is gone. So `wait` answering "no child"
-is the kernel's own proof that nothing is left, and a SIGKILL of any one process (who measures, a keeper, the engine)
-still leaves one that ends the rest. The parent holds a pipe to the outer keeper; its end is how a keeper learns of a
-death.
+Decision: this runs as a script of its own, twice, one supervisor inside the other, between whoever measures and the
+engine. Both are child subreapers: a process of the family that loses its parent, however it was forked and whatever
+session it made, becomes a child of the inner supervisor, and of the outer one once the inner is gone. So `wait`
+answering "no child" is the kernel's own proof that nothing is left, and a SIGKILL of any one process (who measures, a
+supervisor, the engine) still leaves one that ends the rest. The parent holds a pipe to the outer supervisor; its end is
+how a supervisor learns of a death.
 
 It knows nothing of engines and imports only the standard library, so that it starts in some hundredths of a second.
-`python -I -S keeper.py` reads one line of JSON: argv, env, log (a path), folder (to run in), record (the ledger's
-file) and grace_s; and later a line `stop SECONDS`, or nothing more. Standard output carries lines of JSON: an event
-`started` with pid, and last `ended` with exit (null: unknown), killed (pids that did not end by themselves) and left.
+`python -I -S process_supervisor.py` reads one line of JSON: argv, env, log (a path), folder (to run in), record (the
+ledger's file) and grace_s; and later a line `stop SECONDS`, or nothing more. Standard output carries lines of JSON: an
+event `started` with pid, and last `ended` with exit (null: unknown), killed (pids that did not end by themselves) and
+left.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36  # both prctl(2)
@@ -32,9 +34,9 @@ _PR_SET_CHILD_SUBREAPER = 36  # both prctl(2)
 KILL_S = 15.0
 #: Seconds that the rest of a family gets to end by itself when its first process ended.
 ORPHANS_S = 2.0
-#: Seconds that the outer keeper waits for the inner one beyond what that may take.
+#: Seconds that the outer supervisor waits for the inner one beyond what that may take.
 _PATIENCE_S = 5.0
-#: Seconds from the end of the grace until a keeper has given up at the latest.
+#: Seconds from the end of the grace until a supervisor has given up at the latest.
 LONGEST_END_S = 2 * (ORPHANS_S + KILL_S) + _PATIENCE_S
 _ANYBODY = -1
 
@@ -54,12 +56,12 @@ def descendants(root: int) -> list[int]:
     for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of names, many times a second
         if name.isdigit() and (fields := _stat(int(name))) is not None and fields[0] not in "ZX":
             parents.setdefault(int(fields[1]), []).append(int(name))
-    found, waiting = [], [root]
+    family, waiting = [], [root]
     while waiting:
         children = parents.get(waiting.pop(), [])
-        found += children
+        family += children
         waiting += children
-    return found
+    return family
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -70,7 +72,7 @@ def _stat(pid: int) -> list[str] | None:
         return None
 
 
-class _Keeper:
+class _Supervisor:
     """One of the two: a child, the pipe that says the parent lives, and where to tell what happens."""
 
     def __init__(
@@ -86,7 +88,7 @@ class _Keeper:
         self._childless = False
         self.killed: list[int] = []
 
-    def keep(self) -> int | None:
+    def supervise(self) -> int | None:
         """Return when no process of the family lives, or those that do cannot be killed; the child's exit status."""
         asked = self._wait_for_child(None)
         if asked is not None:
@@ -155,16 +157,16 @@ class _Keeper:
 
 
 def main() -> None:
-    """Both keepers: fork the inner one, which starts the family."""
+    """Both supervisors: fork the inner one, which starts the family."""
     order = json.loads(_line(0))
     _control(_PR_SET_CHILD_SUBREAPER, 1)
-    _record(order, "keeper", os.getpid())
+    _record(order, "supervisor", os.getpid())
     inner_lifeline, to_inner = os.pipe()
     inner = os.fork()
     if inner == 0:
         os.close(to_inner)
         os.close(0)
-        _keep_inside(order, inner_lifeline)
+        _supervise_inside(order, inner_lifeline)
         os._exit(0)
     os.close(inner_lifeline)
 
@@ -173,22 +175,22 @@ def main() -> None:
             os.write(to_inner, words)
         os.close(to_inner)
 
-    keeper = _Keeper(inner, 0, ask_inner, float(order["grace_s"]), ORPHANS_S + KILL_S + _PATIENCE_S)
-    if keeper.keep() != 0:
-        _tell(event="ended", exit=None, killed=keeper.killed, left=descendants(os.getpid()))
+    supervisor = _Supervisor(inner, 0, ask_inner, order["grace_s"], ORPHANS_S + KILL_S + _PATIENCE_S)
+    if supervisor.supervise() != 0:
+        _tell(event="ended", exit=None, killed=supervisor.killed, left=descendants(os.getpid()))
 
 
-def _keep_inside(order: dict[str, object], lifeline: int) -> None:
-    """The inner keeper: start the engine once it is recorded, and see it end."""
+def _supervise_inside(order: dict[str, Any], lifeline: int) -> None:
+    """The inner supervisor: start the engine once it is recorded, and see it end."""
     _control(_PR_SET_CHILD_SUBREAPER, 1)
-    _record(order, "keeper", os.getpid())
+    _record(order, "supervisor", os.getpid())
     ready, go = os.pipe()
     parent = os.getpid()
     engine = os.fork()
     if engine == 0:
         os.close(go)
         _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent and os.read(ready, 1):  # else the keeper died before it was recorded
+        if os.getppid() == parent and os.read(ready, 1):  # else the supervisor died before it was recorded
             _become(order)
         os._exit(127)
     os.close(ready)
@@ -197,29 +199,27 @@ def _keep_inside(order: dict[str, object], lifeline: int) -> None:
         with suppress(ProcessLookupError):
             os.kill(engine, signal.SIGTERM)  # the first process ends its own workers in order
 
-    keeper = _Keeper(engine, lifeline, ask_engine, float(str(order["grace_s"])))
+    supervisor = _Supervisor(engine, lifeline, ask_engine, order["grace_s"])
     _record(order, "engine", engine)
     os.write(go, b"g")
     os.close(go)
     _tell(event="started", pid=engine)
-    status = keeper.keep()
-    _tell(event="ended", exit=status, killed=keeper.killed, left=descendants(os.getpid()))
+    status = supervisor.supervise()
+    _tell(event="ended", exit=status, killed=supervisor.killed, left=descendants(os.getpid()))
 
 
-def _become(order: dict[str, object]) -> None:
+def _become(order: dict[str, Any]) -> None:
     """Turn this process into the engine, in a session of its own, with the signals of a fresh login."""
     argv, env = order["argv"], order["env"]
-    assert isinstance(argv, list)  # noqa: S101 - our own JSON
-    assert isinstance(env, dict)  # noqa: S101
     os.setsid()
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    log = os.open(str(order["log"]), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
         os.dup2(source, target)
     try:
-        os.chdir(str(order["folder"]))
+        os.chdir(order["folder"])
         os.execvpe(argv[0], argv, env)  # noqa: S606 - an argument vector, no shell
     except OSError as error:
         os.write(2, f"cannot start {argv[0]}: {error.strerror}\n".encode())
@@ -237,10 +237,10 @@ def _wake_up() -> int:
     return reading
 
 
-def _record(order: dict[str, object], role: str, pid: int) -> None:
+def _record(order: dict[str, Any], role: str, pid: int) -> None:
     """Append who that is to the durable record."""
     line = json.dumps({"role": role, "pid": pid, "start_ticks": start_ticks(pid)}) + "\n"
-    record = os.open(str(order["record"]), os.O_WRONLY | os.O_APPEND)
+    record = os.open(order["record"], os.O_WRONLY | os.O_APPEND)
     os.write(record, line.encode())
     os.fsync(record)
     os.close(record)

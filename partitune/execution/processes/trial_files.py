@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,26 +34,18 @@ def find_old_trials(older_than_days: float, state: Path | None = None) -> tuple[
     if trials.is_symlink() or not trials.is_dir():
         return ()
     kept = {start.trial for start in Ledger(state / "started").starts()}
-    found = []
+    old = []
     for folder in sorted(trials.iterdir()):
         if folder.is_symlink() or not folder.is_dir() or folder.name in kept:
             continue
-        facts = [path.lstat() for path in (folder, *_inside(folder))]
+        facts = [path.lstat() for path in (folder, *folder.rglob("*"))]
         age_s = time.time() - max(fact.st_mtime for fact in facts)
         if age_s > max(older_than_days * DAY_S, HOUR_S):
-            found.append(TrialFiles(folder, age_s / DAY_S, sum(fact.st_size for fact in facts[1:])))
-    return tuple(found)
+            old.append(TrialFiles(folder, age_s / DAY_S, sum(fact.st_size for fact in facts[1:])))
+    return tuple(old)
 
 
 def throw_trials_away(trials: tuple[TrialFiles, ...]) -> None:
     """Remove them; links are removed, not followed."""
     for trial in trials:
         shutil.rmtree(trial.folder)
-
-
-def _inside(folder: Path) -> Iterator[Path]:
-    """Everything below; what a link points to is elsewhere."""
-    for path in folder.iterdir():
-        yield path
-        if path.is_dir() and not path.is_symlink():
-            yield from _inside(path)

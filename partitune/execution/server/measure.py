@@ -1,6 +1,6 @@
 """One run of the load generator, watched: the engine may die, hang or crawl while the generator waits for ever.
 
-Decision: the generator is a program of its own under a keeper of its own, on the first node. While it runs, the
+Decision: the generator is a program of its own under a supervisor of its own, on the first node. While it runs, the
 engine's processes and its token counters are looked at: no token while requests run is a stall, whatever the health
 page says. A generator that ends says little by its exit status (it is 0 when every request failed); its file is judged
 by `gates`.

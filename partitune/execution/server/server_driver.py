@@ -33,7 +33,7 @@ from partitune.execution.server.setup import Setup
 from partitune.execution.server.start import LOOK_S, RunningServer
 from partitune.execution.server.windows import is_hopeless, read_window
 
-#: Seconds in which the family of a server that was killed is gone: keepers end the rest of it, and say so.
+#: Seconds in which the family of a server that was killed is gone: supervisors end the rest of it, and say so.
 _DEATH_S = 5.0
 
 
