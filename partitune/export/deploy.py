@@ -9,10 +9,8 @@ engine, or the other side of a KV transfer, cannot split differently.
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from partitune.export.placement_notes import placement_notes, stages_differ_on_a
 from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
+from partitune.spec.own_file import check_free, write_whole
 
 HEADER = "written by partitune"
 
@@ -58,12 +57,13 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
     config_text = comment_line(f"{title}; the partition stands in {env_file.name}") + "\n"
     config_text += yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=2**16)
     for path in (env_file, config):
-        _check_ours(path)
-    with _Partial(env_file, text) as new_env_file, _Partial(config, config_text) as new_config:
-        _check_partition(resolved, new_env_file.read(), str(env_file))
-        _check_flags(resolved, entries, new_config.read(), str(config))
-        new_env_file.put_in_place()
-        new_config.put_in_place()
+        check_free(path, "export", _is_ours, "was not written by partitune")
+
+    def check(written: Mapping[Path, bytes]) -> None:
+        _check_partition(resolved, written[env_file].decode(), str(env_file))
+        _check_flags(resolved, entries, written[config].decode(), str(config))
+
+    write_whole({env_file: text.encode(), config: config_text.encode()}, "export", check)
     nodes = problem.placement.node_count
     source = shlex.quote(str(env_file) if "/" in str(env_file) else f"./{env_file}")  # `. name` looks in PATH only
     commands = problem.engine.launch.config_commands(str(config), deployment, nodes)
@@ -105,52 +105,9 @@ def _config_beside(env_file: Path) -> Path:
     return env_file.with_suffix(".yaml") if env_file.suffix == ".env" else env_file.with_name(env_file.name + ".yaml")
 
 
-def _check_ours(path: Path) -> None:
-    """Raise SpecError unless `path` is free, or a file of an earlier export, in a folder that is there."""
-    try:
-        if not path.parent.is_dir() or (path.exists() and not path.is_file()):
-            raise SpecError(f"export: {path}: allowed: the path of a file in an existing folder")
-        if path.exists():
-            with path.open("rb") as file:
-                ours = file.read(len(HEADER) + 2) == f"# {HEADER}".encode()
-            if not ours:
-                raise SpecError(f"export: {path}: exists and was not written by partitune; allowed: another name")
-    except OSError as error:
-        raise SpecError(f"export: {path}: cannot be read: {error.strerror}") from error
-
-
-class _Partial:
-    """A file written in full beside its place: put there as a whole, or removed."""
-
-    def __init__(self, path: Path, text: str) -> None:
-        self.path, self.text = path, text
-        self._partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-
-    def __enter__(self) -> _Partial:
-        try:
-            with self._partial.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(self.text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            self.__exit__()
-            raise SpecError(f"export: {self.path}: cannot be written: {error.strerror}") from error
-        return self
-
-    def read(self) -> str:
-        """What a reader would get now."""
-        return self._partial.read_bytes().decode("utf-8")
-
-    def put_in_place(self) -> None:
-        """Take the place of an older file in one step."""
-        try:
-            self._partial.replace(self.path)
-        except OSError as error:
-            raise SpecError(f"export: {self.path}: cannot be written: {error.strerror}") from error
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # put in place, or never there
-            self._partial.unlink()
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(HEADER) + 2) == f"# {HEADER}".encode()
 
 
 def _check_partition(resolved: ResolvedCandidate, text: str, source: str) -> None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from partitune.errors import SpecError
+from partitune.spec.own_file import check_free, write_whole
 
 #: How a file of ours begins; `partitune.simulation.chrome_trace.chrome_trace` puts these keys first.
 _HEAD = b'{"schemaVersion":1,"partitune":{"simulated":true'
@@ -28,18 +27,8 @@ def write_trace(path: Path, trace: Mapping[str, object]) -> None:
     data = json.dumps(trace, separators=(",", ":")).encode()
     if path.suffix == ".gz":
         data = gzip.compress(data, compresslevel=6, mtime=0)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part") if path.name else path
-    try:
-        if not path.parent.is_dir() or (path.exists() and not path.is_file()):
-            raise SpecError(f"--trace: {path}: allowed: the path of a file in an existing folder")
-        if path.exists() and not _ours(path):
-            raise SpecError(f"--trace: {path}: exists and is not a simulated trace; allowed: another name")
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):  # perhaps never there
-            partial.unlink()
-        raise SpecError(f"--trace: {path}: cannot be written: {error.strerror}") from error
+    check_free(path, "--trace", _ours, "is not a simulated trace")
+    write_whole({path: data}, "--trace")
 
 
 def _ours(path: Path) -> bool:
