@@ -10,6 +10,7 @@ made anew, with another `runner.benchmark.seed` to draw the load from.
 from __future__ import annotations
 
 import sys
+import traceback
 from copy import copy
 from pathlib import Path
 from types import ModuleType
@@ -48,7 +49,7 @@ class SiteDriver:
         return other
 
     def measure(self, candidate: Candidate) -> Measurement:
-        """As the class does it."""
+        """What the class measures, which is made for the first candidate in this process."""
         if self._driver is None:
             driver = _class(self._runner, self._file, self._name, self._text)
             self._driver = cast("Driver", driver(self._problem, self._runner))
@@ -83,7 +84,8 @@ def _class(runner: Runner, file: str, name: str, text: str) -> type[Any]:
     try:
         exec(compile(text, file, "exec"), module.__dict__)  # noqa: S102 - the person's own code, named in the runner
     except Exception as error:
-        line = getattr(error, "lineno", None) or _line_in(error, file)
+        own_lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        line = getattr(error, "lineno", None) or next(reversed(own_lines), None)
         where = f"{file}:{line}" if line else file
         raise runner.error("driver", text=f"{where} cannot be run: {type(error).__name__}: {error}") from error
     chosen = module.__dict__.get(name)
@@ -93,12 +95,3 @@ def _class(runner: Runner, file: str, name: str, text: str) -> type[Any]:
     if not callable(getattr(chosen, "measure", None)):
         raise runner.error("driver", text=f"{name} of {file} has no method measure(candidate), which every driver has")
     return chosen
-
-
-def _line_in(error: BaseException, file: str) -> int | None:
-    trace, line = error.__traceback__, None
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line

@@ -25,11 +25,11 @@ class LocalPool(Pool):
 
     @property
     def running(self) -> int:
-        """Runs waiting for `next_done`."""
+        """Runs that wait for `next_done` to run them."""
         return len(self._queue)
 
     def submit(self, submission: Submission) -> None:
-        """Queue it."""
+        """Queue it; it runs when `next_done` is called."""
         self._queue.append(submission)
 
     def next_done(self, timeout_s: float | None) -> Result | None:  # noqa: ARG002 - nothing to wait for in process
@@ -40,9 +40,9 @@ class LocalPool(Pool):
         return run(self._driver, submission.candidate, submission.repeat)
 
     def prepare(self) -> tuple[str, ...]:
-        """Check in this process."""
+        """What the driver checks, asked in this process."""
         return prepare(self._driver)
 
     def close(self) -> None:
-        """Forget what is queued."""
+        """Forget what is queued; nothing else is left running."""
         self._queue.clear()

@@ -17,7 +17,7 @@ from partitune.execution.driver import Driver
 from partitune.execution.pools.pool import Pool
 from partitune.execution.ray.cluster import RayCluster
 from partitune.execution.ray.groups import RayGroup, machines
-from partitune.execution.ray.nodes import answer
+from partitune.execution.ray.nodes import answer, first_line
 from partitune.execution.ray.workers import RayWorkers
 
 #: Seconds between looks at whether the cluster lives.
@@ -96,18 +96,17 @@ class RayPool(Pool):
         import ray
 
         assert self._workers is not None  # noqa: S101 - started
-        made = [self._workers.new() for _ in range(1 if self._group is None else self._capacity)]
-        asked = {worker.prepare.remote(): worker for worker in made}
+        workers = [self._workers.new() for _ in range(1 if self._group is None else self._capacity)]
+        asked = {worker.prepare.remote(): worker for worker in workers}
         if not ray.wait(list(asked), timeout=self._patience_s)[0]:
-            for worker in made:
+            for worker in workers:
                 self._release(worker)
             raise ClusterError(
                 f"{self._name}: nothing could start in {self._patience_s / 60:.0f} minutes; others use it"
             )
         ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=LATE_S)
-        self._idle = [asked[one] for one in (*late, *ready)]  # the last is taken first
-        said = [line for one in ready for line in answer(one, self._name)]
-        return tuple(dict.fromkeys(said))
+        self._idle = [asked[reference] for reference in (*late, *ready)]  # the last is taken first
+        return tuple(dict.fromkeys(line for reference in ready for line in answer(reference, self._name)))
 
     @property
     def description(self) -> str:
@@ -121,7 +120,7 @@ class RayPool(Pool):
 
     @property
     def running(self) -> int:
-        """Candidates not yet returned."""
+        """Candidates submitted and not yet returned, also those that wait for a cluster."""
         return len(self._refs) + len(self._waiting) + len(self._lost)
 
     def submit(self, submission: Submission) -> None:
@@ -140,7 +139,6 @@ class RayPool(Pool):
             self._try_again(self._away, timeout_s)
             return None
         if time.monotonic() > self._checked + PULSE_S:
-            self._checked = time.monotonic()
             if reason := self._cluster.loss():
                 self._lose(reason)
                 return None
@@ -156,12 +154,11 @@ class RayPool(Pool):
         try:
             result: Result = ray.get(ready[0])
         except ray.exceptions.RayError as error:
-            first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             if reason := self._cluster.loss():
                 self._lose(reason)
             else:
                 self._release(worker)
-            return _lost(submission, f"Ray lost the worker: {first_line}")
+            return _lost(submission, f"Ray lost the worker: {first_line(error)}")
         if result.outcome is Outcome.LOST:
             self._release(worker)  # a machine of its group is gone, or may not be used
         else:

@@ -54,7 +54,7 @@ class WarmingPool(Pool):
 
     @property
     def running(self) -> int:
-        """Running in either pool."""
+        """Runs of either pool that are not yet returned."""
         return self._local.running + self._ray.running
 
     def submit(self, submission: Submission) -> None:
@@ -70,7 +70,7 @@ class WarmingPool(Pool):
         return self._local.prepare()
 
     def start(self) -> None:
-        """Let Ray start meanwhile."""
+        """Begin to start Ray, and come back at once: what is submitted meanwhile runs in process."""
         self._starter.start()
 
     def close(self) -> None:

@@ -51,5 +51,5 @@ class LaunchCommands:
 
     @property
     def url(self) -> str:
-        """Where the server answers."""
+        """Address at which the server answers, on the first node."""
         return f"http://{self.processes[0].host}:{self.port}"

@@ -59,7 +59,7 @@ class ProcessName:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStart:
-    """One recorded start."""
+    """One start as the ledger holds it, and what of it still lives."""
 
     file: Path
     trial: str

@@ -48,7 +48,7 @@ class PortState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """How a family stands."""
+    """Whether a family runs, and how it ended."""
 
     running: bool
     exit_code: int | None = None  # of its first process; negative: the signal that ended it; None: unknown or running

@@ -33,7 +33,7 @@ class NodeAgent:
         self._node = LocalNode(address, None if folder is None else Path(folder))
 
     def host(self) -> str:
-        """Address of the machine."""
+        """Address of the machine, as the others of its cluster reach it."""
         return self._node.host
 
     def do(self, method: str, arguments: tuple[Any, ...]) -> Any:
@@ -73,11 +73,8 @@ class RayNodes:
         self._folder = folder
         self._held: tuple[Node, ...] = ()
 
-    def __getstate__(self) -> tuple[int, str | None]:
-        return self._gpus, self._folder
-
-    def __setstate__(self, state: tuple[int, str | None]) -> None:
-        self.__init__(*state)  # type: ignore[misc]
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_held": ()}
 
     @contextmanager
     def nodes(self, count: int) -> Iterator[Sequence[Node]]:
@@ -132,5 +129,9 @@ def answer(reference: Any, host: str) -> Any:
             raise error.cause from error
         raise
     except ray.exceptions.RayError as error:
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise NodeLost(f"{host} is gone: {first_line}") from error
+        raise NodeLost(f"{host} is gone: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """What an error of Ray says before it goes into details; its class where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -21,7 +21,7 @@ class Worker:
         self._driver = driver
 
     def run(self, candidate: Candidate, repeat: int = 0) -> Result:
-        """Measure one candidate."""
+        """Measure one candidate under the load of run `repeat`; whatever goes wrong is in the result."""
         return run(self._driver, candidate, repeat)
 
     def prepare(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ _Found = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """One measured window."""
+    """What a load generator says of one measured window: counts, seconds, and metrics by our names."""
 
     metrics: Mapping[str, float]  # by our names (`spec.objectives.METRICS`); only what was measured
     sent: int | None  # requests; None: the tool does not say

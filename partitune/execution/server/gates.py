@@ -17,20 +17,13 @@ from partitune.engines.readout import Counters
 from partitune.errors import BenchmarkFailed, Stalled
 from partitune.execution.readout.bench_results import BenchResult
 
-
-@dataclass(frozen=True, slots=True)
-class GateLimits:
-    """The limits. Shares are of 1."""
-
-    completed_share: float = 0.99  # of the requests sent, at least
-    output_share: float = 0.95  # of the output tokens asked for, at least
-    duration_s: float = 0.2  # shorter than this, start and end of the client are what is measured
-    prefix_hit_share: float = 0.01  # of the tokens looked up, at most, where the load shares no prefix
-    acceptance_rate: float = 0.05  # of drafted tokens, at least: a broken drafter still answers
-    gap_s: float = 60.0  # silence inside one stream, at most
-
-
-DEFAULT_LIMITS = GateLimits()
+# The limits. Shares are of 1.
+_COMPLETED_SHARE = 0.99  # of the requests sent, at least
+_OUTPUT_SHARE = 0.95  # of the output tokens asked for, at least
+_DURATION_S = 0.2  # shorter than this, start and end of the client are what is measured
+_PREFIX_HIT_SHARE = 0.01  # of the tokens looked up, at most, where the load shares no prefix
+_ACCEPTANCE_RATE = 0.05  # of drafted tokens, at least: a broken drafter still answers
+_GAP_S = 60.0  # silence inside one stream, at most
 
 
 def check_window(
@@ -41,7 +34,6 @@ def check_window(
     requests: int,
     output_tokens: int,
     shared_prefix: bool,
-    limits: GateLimits = DEFAULT_LIMITS,
 ) -> None:
     """Pass the window or say all that is wrong with it.
 
@@ -52,34 +44,32 @@ def check_window(
         BenchmarkFailed: at least one gate is missed.
     """
     reasons = [
-        *_client_faults(result, requests, output_tokens, limits),
-        *_server_faults(result, before, after, shared_prefix, limits),
-        *_drafter_faults(result, before, after, limits),
+        *_client_faults(result, requests, output_tokens),
+        *_server_faults(result, before, after, shared_prefix),
+        *_drafter_faults(result, before, after),
     ]
     if reasons:
         errors = f"; errors of requests: {' | '.join(result.errors)}" if result.errors else ""
         raise BenchmarkFailed(f"the window cannot be trusted: {'; '.join(reasons)}{errors}")
 
 
-def _client_faults(result: BenchResult, requests: int, output_tokens: int, limits: GateLimits) -> Iterator[str]:
+def _client_faults(result: BenchResult, requests: int, output_tokens: int) -> Iterator[str]:
     if result.sent is not None and result.sent != requests:
         yield f"the load generator sent {result.sent} requests instead of {requests}"
     if result.completed > requests:
         yield f"{result.completed} requests completed of {requests}: the result of another run?"
-    if result.completed < limits.completed_share * requests:
-        yield f"only {result.completed} of {requests} requests completed, fewer than {limits.completed_share:.0%}"
-    if result.output_tokens < limits.output_share * output_tokens:
-        yield (
-            f"only {result.output_tokens} of {output_tokens} output tokens came, fewer than {limits.output_share:.0%}"
-        )
-    if result.duration_s < limits.duration_s:
-        yield f"it took {result.duration_s:.3g} s, less than {limits.duration_s:g} s"
-    if result.longest_gap_s is not None and result.longest_gap_s > limits.gap_s:
-        yield f"a stream stood still for {result.longest_gap_s:.0f} s, longer than {limits.gap_s:g} s"
+    if result.completed < _COMPLETED_SHARE * requests:
+        yield f"only {result.completed} of {requests} requests completed, fewer than {_COMPLETED_SHARE:.0%}"
+    if result.output_tokens < _OUTPUT_SHARE * output_tokens:
+        yield f"only {result.output_tokens} of {output_tokens} output tokens came, fewer than {_OUTPUT_SHARE:.0%}"
+    if result.duration_s < _DURATION_S:
+        yield f"it took {result.duration_s:.3g} s, less than {_DURATION_S:g} s"
+    if result.longest_gap_s is not None and result.longest_gap_s > _GAP_S:
+        yield f"a stream stood still for {result.longest_gap_s:.0f} s, longer than {_GAP_S:g} s"
 
 
 def _server_faults(
-    result: BenchResult, before: Counters | None, after: Counters | None, shared_prefix: bool, limits: GateLimits
+    result: BenchResult, before: Counters | None, after: Counters | None, shared_prefix: bool
 ) -> Iterator[str]:
     if before is None or after is None:
         return
@@ -88,29 +78,27 @@ def _server_faults(
     if any(growth is not None and growth < 0 for growth in (generated, queries, hits)):
         yield "the engine's counters went down: it started anew during the window"
         return
-    if generated is not None and generated < limits.output_share * result.output_tokens:
+    if generated is not None and generated < _OUTPUT_SHARE * result.output_tokens:
         yield (
             f"the engine generated {generated:.0f} tokens and the client received {result.output_tokens}: "
             "another server answered"
         )
-    if not shared_prefix and queries and hits and hits > limits.prefix_hit_share * queries:
+    if not shared_prefix and queries and hits and hits > _PREFIX_HIT_SHARE * queries:
         yield (
             f"{hits / queries:.1%} of the prompt tokens came from the prefix cache, more than "
-            f"{limits.prefix_hit_share:.0%} of a load that shares no prefix: the same prompts were sent before"
+            f"{_PREFIX_HIT_SHARE:.0%} of a load that shares no prefix: the same prompts were sent before"
         )
 
 
-def _drafter_faults(
-    result: BenchResult, before: Counters | None, after: Counters | None, limits: GateLimits
-) -> Iterator[str]:
+def _drafter_faults(result: BenchResult, before: Counters | None, after: Counters | None) -> Iterator[str]:
     """By what the tool says, else by the engine's counters."""
     rate = result.acceptance_rate
     if rate is None and before is not None and after is not None:
         drafted = _grown(before.draft_tokens, after.draft_tokens)
         accepted = _grown(before.accepted_tokens, after.accepted_tokens)
         rate = accepted / drafted if drafted and accepted is not None else None
-    if rate is not None and rate < limits.acceptance_rate:
-        yield f"{rate:.1%} of drafted tokens were accepted, fewer than {limits.acceptance_rate:.0%}"
+    if rate is not None and rate < _ACCEPTANCE_RATE:
+        yield f"{rate:.1%} of drafted tokens were accepted, fewer than {_ACCEPTANCE_RATE:.0%}"
 
 
 def _grown(before: float | None, after: float | None) -> float | None:

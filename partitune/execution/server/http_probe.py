@@ -119,8 +119,6 @@ def _ask(url: str, body: Mapping[str, object] | None, timeout_s: float) -> bytes
         with error:
             words = error.read(300).decode(errors="replace")
         raise Unhealthy(f"{url} answered {error.code}: {words}") from error
-    except TimeoutError as error:
-        raise Unhealthy(f"{url} did not answer in {timeout_s:g} s") from error
     except (OSError, HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if isinstance(reason, TimeoutError):
