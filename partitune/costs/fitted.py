@@ -47,21 +47,17 @@ class Fit:
     peak: str = "bf16"  # which peak `compute` is a fraction of; "" when absolute
 
     def curve(self, gpu: Gpu) -> Curve:
-        """The curve on `gpu`: absolute constants as they are, fractions of its own peaks otherwise."""
-        if gpu.at_peaks:
-            return self._limit(gpu)
-        if not self.peak:
-            return Curve(self.fixed_us * 1e-6, 1e-9 / self.bandwidth, 1e-9 / self.compute, self.knee)
-        peak = gpu.peak_flops_s(self.peak)
-        return Curve(
-            self.fixed_us * 1e-6, 1 / (self.bandwidth * gpu.bandwidth_bytes_s), 1 / (self.compute * peak), self.knee
-        )
+        """The curve on `gpu`: absolute constants as they are, fractions of its own peaks otherwise.
 
-    def _limit(self, gpu: Gpu) -> Curve:
-        """No start, and the slower of reading and computing at the peaks; a measured rate where there is no peak."""
+        At the peaks nothing starts, and a kernel takes the slower of reading and computing; where there is no peak, it
+        keeps the measured rates.
+        """
+        fixed_s, knee = (0.0, math.inf) if gpu.at_peaks else (self.fixed_us * 1e-6, self.knee)
         if not self.peak:
-            return Curve(0.0, 1e-9 / self.bandwidth, 1e-9 / self.compute, math.inf)
-        return Curve(0.0, 1 / gpu.bandwidth_bytes_s, 1 / gpu.peak_flops_s(self.peak), math.inf)
+            return Curve(fixed_s, 1e-9 / self.bandwidth, 1e-9 / self.compute, knee)
+        bandwidth, compute = (1, 1) if gpu.at_peaks else (self.bandwidth, self.compute)
+        flops_s = gpu.peak_flops_s(self.peak)
+        return Curve(fixed_s, 1 / (bandwidth * gpu.bandwidth_bytes_s), 1 / (compute * flops_s), knee)
 
 
 @dataclass(frozen=True, slots=True)

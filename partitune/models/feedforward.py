@@ -15,11 +15,20 @@ from partitune.models.quantisation import Quantisation, WeightFormat
 from partitune.models.weight_counter import WeightCounter
 
 
-def _mlp(counter: WeightCounter, prefix: str, hidden: int, inner: int, *, gated: bool, bias: bool = False) -> None:
-    if gated:
-        counter.matrix(f"{prefix}gate_proj", inner, hidden, bias=bias)
-    counter.matrix(f"{prefix}up_proj", inner, hidden, bias=bias)
-    counter.matrix(f"{prefix}down_proj", hidden, inner, bias=bias)
+def _mlp(
+    counter: WeightCounter,
+    prefix: str,
+    hidden: int,
+    inner: int,
+    *,
+    gated: bool,
+    bias: bool = False,
+    stored: WeightFormat | None = None,
+) -> None:
+    """Add an MLP of three matrices (gate, up, down), or of two where it is not `gated`."""
+    for name in ("gate_proj", "up_proj") if gated else ("up_proj",):
+        counter.matrix(f"{prefix}{name}", inner, hidden, bias=bias, stored=stored)
+    counter.matrix(f"{prefix}down_proj", hidden, inner, bias=bias, stored=stored)
 
 
 def dense(
@@ -28,10 +37,7 @@ def dense(
     """A dense MLP of three matrices (gate, up, down) or two (up, down)."""
     counter = WeightCounter(quantisation, module)
     _mlp(counter, "", hidden, inner, gated=gated, bias=bias)
-    return FfnBlock(
-        kind=Ffn.DENSE,
-        **counter.totals(),
-    )
+    return FfnBlock(kind=Ffn.DENSE, **counter.totals())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +76,7 @@ def mixture(
         common.vector(shape.latent if shape.latent_norm else 0, whole=True)
     width = shape.latent or shape.hidden
     expert = WeightCounter(quantisation, f"{module}.experts.0")
-    names = (("gate_proj", shape.inner, width),) if shape.gated else ()
-    for name, outputs, inputs in (*names, ("up_proj", shape.inner, width), ("down_proj", width, shape.inner)):
-        expert.matrix(name, outputs, inputs, bias=shape.bias, stored=stored)
+    _mlp(expert, "", width, shape.inner, gated=shape.gated, bias=shape.bias, stored=stored)
     return FfnBlock(
         kind=Ffn.MOE,
         **common.totals(),
@@ -82,7 +86,7 @@ def mixture(
         expert_bytes=expert.weight_bytes,
         expert_dtype=expert.dtype,
         expert_width=shape.latent or 0,
-        expert_matrices=expert.matrices,
+        expert_matrices=tuple(expert.matrices),
     )
 
 

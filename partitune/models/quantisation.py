@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from partitune.models.fields import Fields
@@ -134,16 +135,8 @@ def read_quantisation(config: Fields) -> Quantisation:
         return UNQUANTISED
     method = section.text("quant_method") or ("modelopt" if section.has("quant_algo", "quantization") else "")
     kept = ModuleNames(section, "modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
-    if method == "fp8":
-        return Quantisation(((None, _fp8(section)),), kept)
-    if method == "fbgemm_fp8":
-        return Quantisation(((None, FP8_CHANNEL),), kept)
-    if method == "mxfp4":
-        return Quantisation(((None, MXFP4),), kept, experts_only=True)
-    if method == "mxfp8":
-        return Quantisation(((None, MXFP8),), kept)
-    if method in {"awq", "gptq"}:
-        return Quantisation(((None, _grouped_integer(section)),), kept)
+    if method in _ONE_FORMAT:
+        return Quantisation(((None, _ONE_FORMAT[method](section)),), kept, experts_only=method == "mxfp4")
     if method == "compressed-tensors":
         return Quantisation(_compressed_rules(section), kept)
     if method.startswith("modelopt"):
@@ -164,6 +157,17 @@ def _grouped_integer(section: Fields) -> WeightFormat:
     bits = section.integer("bits", "w_bit", default=4, low=2, high=8)
     group = section.integer_or_none("group_size", "q_group_size", low=-1, high=2**16)
     return WeightFormat(f"int{bits}", bits, scale_bytes=3, scale_columns=max(group or 0, 0))
+
+
+#: Methods that store every matrix alike: name -> its format by the config.
+_ONE_FORMAT: Mapping[str, Callable[[Fields], WeightFormat]] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": lambda _: FP8_CHANNEL,
+    "mxfp4": lambda _: MXFP4,
+    "mxfp8": lambda _: MXFP8,
+    "awq": _grouped_integer,
+    "gptq": _grouped_integer,
+}
 
 
 def _compressed_rules(section: Fields) -> tuple[tuple[ModuleNames | None, WeightFormat], ...]:
@@ -208,11 +212,8 @@ def _modelopt(section: Fields, kept: ModuleNames) -> Quantisation:
         raise inner.wrong("quant_algo", algorithm, f"one of {', '.join(formats)}, MIXED_PRECISION")
     rules: list[tuple[ModuleNames | None, WeightFormat]] = []
     for name, wanted in formats.items():
-        modules: list[object] = []
-        for module in layers.data:
-            entry = layers.section(module)
-            if entry is not None and entry.text("quant_algo").upper() == name:
-                modules.append(module)
+        sections = {module: layers.section(module) for module in layers.data}
+        modules = [at for at, entry in sections.items() if entry and entry.text("quant_algo").upper() == name]
         if modules:
             rules.append((ModuleNames(Fields({"modules": modules}, inner.source, inner.path), "modules"), wanted))
     return Quantisation(tuple(rules), kept)

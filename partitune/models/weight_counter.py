@@ -8,6 +8,7 @@ of a matrix and token), so the three can not disagree.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 from partitune.models.architecture import Matrix
@@ -25,36 +26,28 @@ class Totals(TypedDict):
     matrices: tuple[Matrix, ...]
 
 
+@dataclass(slots=True)
 class WeightCounter:
     """Running sum over the matrices of one module.
 
     Attributes:
+        quantisation: asked for the format of each matrix.
+        module: path of the module, `model.layers.3.self_attn`.
         params: parameters, biases and vectors included.
         weight_bytes: stored bytes, scales included.
         replicated_bytes: the part of them that every TP rank holds whole.
         flops_per_token: 2 x parameters of the matrices.
+        matrices: every matrix, in the order it was added.
     """
 
-    __slots__ = (
-        "_by_format",
-        "_matrices",
-        "_module",
-        "_quantisation",
-        "flops_per_token",
-        "params",
-        "replicated_bytes",
-        "weight_bytes",
-    )
-
-    def __init__(self, quantisation: Quantisation, module: str) -> None:
-        self._quantisation = quantisation
-        self._module = module
-        self._by_format: Counter[str] = Counter()
-        self._matrices: list[Matrix] = []
-        self.params = 0
-        self.weight_bytes = 0.0
-        self.replicated_bytes = 0.0
-        self.flops_per_token = 0.0
+    quantisation: Quantisation
+    module: str
+    params: int = 0
+    weight_bytes: float = 0.0
+    replicated_bytes: float = 0.0
+    flops_per_token: float = 0.0
+    matrices: list[Matrix] = field(default_factory=list)
+    _by_format: Counter[str] = field(default_factory=Counter)
 
     def matrix(
         self,
@@ -68,13 +61,13 @@ class WeightCounter:
         stored: WeightFormat | None = None,
     ) -> None:
         """Add an outputs x inputs matrix; `plain`: 16-bit whatever the config says, `whole`: not split under TP."""
-        found = stored or (BF16 if plain else self._quantisation.format_of(f"{self._module}.{name}"))
+        stored = stored or (BF16 if plain else self.quantisation.format_of(f"{self.module}.{name}"))
         self.params += outputs * inputs
-        self._store(found.matrix_bytes(outputs, inputs), whole=whole)
+        self._store(stored.matrix_bytes(outputs, inputs), whole=whole)
         self.flops_per_token += 2.0 * outputs * inputs
-        self._by_format[found.name] += outputs * inputs
-        blocks = "_block" if found.scale_rows > 1 else ""
-        self._matrices.append(Matrix(name, outputs, inputs, found.name + blocks, whole))
+        self._by_format[stored.name] += outputs * inputs
+        blocks = "_block" if stored.scale_rows > 1 else ""
+        self.matrices.append(Matrix(name, outputs, inputs, stored.name + blocks, whole))
         if bias:
             self.vector(outputs, whole=whole)
 
@@ -89,11 +82,6 @@ class WeightCounter:
             self.replicated_bytes += stored_bytes
 
     @property
-    def matrices(self) -> tuple[Matrix, ...]:
-        """Every matrix, in the order it was added."""
-        return tuple(self._matrices)
-
-    @property
     def dtype(self) -> str:
         """Name of the format that holds most of the parameters."""
         return self._by_format.most_common(1)[0][0] if self._by_format else BF16.name
@@ -106,5 +94,5 @@ class WeightCounter:
             dtype=self.dtype,
             flops_per_token=self.flops_per_token,
             replicated_bytes=self.replicated_bytes,
-            matrices=self.matrices,
+            matrices=tuple(self.matrices),
         )

@@ -101,11 +101,16 @@ EnvName = Annotated[str, BeforeValidator(_env_name)]
 
 
 class _Range(StrictModel):
-    """What both kinds of range share."""
+    """What both kinds of range share; they say which numbers their ends and step may be."""
 
     log: Annotated[bool, allowed("true or false (sample the range by magnitude)")] = False
+    low: float
+    high: float
+    step: float | None = None
 
-    def _span_faults(self, low: float, high: float, step: float | None) -> Iterator[Fault]:
+    def faults(self) -> Iterator[Fault]:
+        """Low above high, a step that misses high, log with a step or from 0."""
+        low, high, step = self.low, self.high, self.step
         if self.log and low <= 0:
             yield Fault(("low",), f"found {low} in a log range; allowed: more than 0")
         if self.log and step is not None:
@@ -126,10 +131,6 @@ class WholeRange(_Range):
     high: Annotated[int, whole(-_BOUND, _BOUND, "the highest value, included")]
     step: Annotated[int | None, whole(1, _BOUND, "distance of two values; 1 if left out")] = None
 
-    def faults(self) -> Iterator[Fault]:
-        """Low above high, a step that misses high, log with a step or from 0."""
-        return self._span_faults(self.low, self.high, self.step)
-
 
 class RealRange(_Range):
     """Real numbers from low to high; with a step, only those on it."""
@@ -137,10 +138,6 @@ class RealRange(_Range):
     low: Annotated[float, number(-_BOUND, _BOUND, "the lowest value")]
     high: Annotated[float, number(-_BOUND, _BOUND, "the highest value")]
     step: Annotated[float | None, number(0, _BOUND, "distance of two values", above=True)] = None
-
-    def faults(self) -> Iterator[Fault]:
-        """Low above high, a step that misses high, log with a step or from 0."""
-        return self._span_faults(self.low, self.high, self.step)
 
 
 def _beyond(value: float, low: float, step: float | None) -> Decimal:

@@ -7,9 +7,8 @@ measurements. Nothing is stretched: a head shape or number format that no table 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from partitune.costs.cost_model import Batch
 from partitune.costs.measured.grids import Grid, Surface
@@ -46,12 +45,8 @@ _MLA_MATRICES = (*_MLA_WIDTHS, *_MLA_HEAD_WIDTHS, "o_proj")
 _SPARSE_BLOCKS = {(1536, 7168): "DeepseekV32ForCausalLM", (2048, 6144): "GlmMoeDsaForCausalLM"}
 
 
-class Mixer(Protocol):
-    """Seconds that mixing the tokens of a batch takes."""
-
-    def __call__(self, batch: Batch) -> float:
-        """Seconds of the measured kernels for `batch`, prompts and decodes one after the other."""
-        ...
+#: Seconds that mixing the tokens of a batch takes, prompts and decodes one after the other.
+Mixer = Callable[[Batch], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +163,7 @@ def _gemms(matrices: Iterable[Matrix], tp: int, kernels: Kernels, kv_heads: int 
                 outputs //= min(tp, kv_heads) if leaf in ("k_proj", "v_proj") else tp
         key = (_FUSED.get(leaf, one.name), inputs, one.dtype)
         shapes[key] = shapes.get(key, 0) + outputs
-    found = [kernels.gemm(max(outputs, _TILE), inputs, dtype) for (_, inputs, dtype), outputs in shapes.items()]
-    known = [grid for grid in found if grid is not None]
-    return Grid.sum(known) if len(known) == len(found) else None
+    return Grid.sum(kernels.gemm(max(outputs, _TILE), inputs, dtype) for (_, inputs, dtype), outputs in shapes.items())
 
 
 @dataclass(frozen=True, slots=True)

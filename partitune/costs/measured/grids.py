@@ -30,9 +30,14 @@ class Grid:
         self._seconds = _never_dearer_when_smaller(np.array(seconds), eager=eager).tolist()
 
     @classmethod
-    def sum(cls, grids: Iterable[Grid]) -> Grid:
-        """All of them one after the other."""
-        return cls(np.sum([np.zeros(len(SIZES)), *(grid._seconds for grid in grids)], axis=0).tolist())
+    def sum(cls, grids: Iterable[Grid | None]) -> Grid | None:
+        """All of them one after the other; None where one of them was not measured."""
+        rows = [np.zeros(len(SIZES)).tolist()]
+        for grid in grids:
+            if grid is None:
+                return None
+            rows.append(grid._seconds)
+        return cls(np.sum(rows, axis=0).tolist())
 
     def __call__(self, rows: float) -> float:
         """Seconds for `rows`; beyond the largest size in proportion."""

@@ -161,16 +161,11 @@ class Kernels:
         shape = (hidden, key_heads, key_width, value_heads, value_width, 4)
 
         def all_of(names: tuple[str, ...], phase: str) -> Grid | None:
-            grids = [
-                table.by_rows(
-                    Operation(operation, (name, phase, *shape)),
-                    prompts=phase == "context",
-                    eager=name in _EAGERLY_TIMED,
-                )
-                for name in names
-            ]
-            known = [grid for grid in grids if grid is not None]
-            return Grid.sum(known) if len(known) == len(grids) else None
+            kernels = ((name, Operation(operation, (name, phase, *shape))) for name in names)
+            return Grid.sum(
+                table.by_rows(kernel, prompts=phase == "context", eager=name in _EAGERLY_TIMED)
+                for name, kernel in kernels
+            )
 
         prompts, decodes = dict(self.engine.state_kernels)[operation]
         return all_of(prompts, "context"), all_of(decodes, "generation")

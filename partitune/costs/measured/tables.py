@@ -14,7 +14,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -87,18 +87,7 @@ class Table:
         self, operation: Operation, batches: Sequence[tuple[int, int, int]], *, prompts: bool
     ) -> list[float] | None:
         """Seconds for every (sequences, length, past); None when one was not measured."""
-        question = json.dumps(
-            [
-                _FORMAT,
-                self.system,
-                self.engine,
-                self.release,
-                self.siblings,
-                operation.name,
-                *operation.arguments,
-                prompts,
-            ]
-        )
+        question = json.dumps([_FORMAT, *astuple(self), operation.name, *operation.arguments, prompts])
         return _kept(question, lambda: self._ask(operation, batches, prompts=prompts))
 
     def _ask(
