@@ -13,7 +13,7 @@ from typing import NamedTuple
 from partitune.costs.cost_model import Batch
 from partitune.costs.fitted import Origin, curve, fits
 from partitune.costs.kernels import at_most, distinct_experts
-from partitune.costs.measured.blocks import Mixer, measured_attention, measured_ffn
+from partitune.costs.measured.blocks import measured_attention, measured_ffn
 from partitune.costs.measured.grids import Grid
 from partitune.costs.measured.operations import Kernels
 from partitune.errors import SpecError
@@ -95,7 +95,7 @@ def _small_kernels(block: AttentionBlock | FfnBlock) -> int:
         return 1 if block.kind in STATE_KINDS else 0
     if block.kind is Ffn.DENSE:
         return 1 + 2 * quantised
-    shared = any(one.name.startswith("shared_experts.") for one in block.matrices)
+    shared = any(matrix.name.startswith("shared_experts.") for matrix in block.matrices)
     return 1 + shared * (1 + 2 * quantised) if block.kind is Ffn.MOE else 0
 
 
@@ -134,18 +134,16 @@ class AttentionTime:
         self._fitted = fitted = _FittedAttention(block, gpu, layout.tp, layout.dcp)
         # No table has a cache whose tokens are dealt out over ranks.
         kernels = None if layout.dcp > 1 and block.kv_bytes_per_token else kernels
-        measured = measured_attention(block, hidden_size, layout.tp, kernels) if kernels else None
+        projections, mixer = measured_attention(block, hidden_size, layout.tp, kernels)
         self._none = block.kind is Attention.NONE
         self._small_s = _small_kernels(block) * ELEMENTWISE_FIXED_S
         # There the fitted curve is truer for prompts of latent attention than the table, which was taken with 16-bit
         # kernels, at 128K tokens 1.5 times as slow as DeepSeek-R1-FP4 runs on GB300 (vllm issue 41682).
         self._fitted_prompts = block.kind is Attention.MLA and gpu.generation.value.data_centre_blackwell
-        self._project = (measured and measured.projections) or fitted.project
-        self._mix: Mixer = (measured and measured.mixer) or fitted
-        self._project_measured = self._project is not fitted.project
-        self._mix_measured = self._mix is not fitted
-        self.origins: tuple[Origin, ...] = () if self._project_measured else (fitted.project.origin,)
-        self.origins += () if self._mix_measured else fitted.origins
+        self._project, self._mix = projections or fitted.project, mixer or fitted
+        self._project_measured, self._mix_measured = projections is not None, mixer is not None
+        self.origins: tuple[Origin, ...] = () if projections else (fitted.project.origin,)
+        self.origins += () if mixer else fitted.origins
 
     def __call__(self, batch: Batch) -> Seconds:
         """Seconds of the mixer and its projections for what a rank computes of `batch`, by what they rest on."""
@@ -245,18 +243,16 @@ class FfnTime:
         tp = layout.tp // self._portions
         fitted = _Projections(block, gpu, tp, 1 if moe else 2)
         sizes = (tp, layout.expert_cut, layout.expert_ranks)
-        measured = measured_ffn(block, *sizes, kernels, expert_kernel) if kernels else None
-        self._shared = measured.shared if measured else None
-        self._common = (measured and measured.common) or fitted
-        self._common_measured = self._common is not fitted
-        self.origins: tuple[Origin, ...] = () if self._common_measured or not block.weight_bytes else (fitted.origin,)
+        common, self._shared, routed = measured_ffn(block, *sizes, kernels, expert_kernel)
+        self._common, self._common_measured = common or fitted, common is not None
+        self.origins: tuple[Origin, ...] = () if common or not block.weight_bytes else (fitted.origin,)
         self._routed: _FittedExperts | Grid | None = None
         self._expert_tokens, self._imbalance = _tokens_at_experts(layout), layout.expert_imbalance
         if moe:
             experts = _FittedExperts(block, hidden_size, gpu, layout, expert_kernel)
-            self._routed = (measured and measured.routed) or experts
-            self.origins += (experts.origin,) if self._routed is experts else ()
-        self._routed_measured = isinstance(self._routed, Grid)
+            self._routed = routed or experts
+            self.origins += () if routed else (experts.origin,)
+        self._routed_measured = routed is not None
         self._small_s = _small_kernels(block) * ELEMENTWISE_FIXED_S
 
     def __call__(self, batch: Batch) -> Seconds:

@@ -41,8 +41,12 @@ def test_the_hosts_launches_are_taken_off_what_was_timed_eagerly() -> None:
 
 def test_grids_add_up() -> None:
     both = Grid.sum([STARTS, Grid([2.0 * size for size in SIZES])])
+    nothing = Grid.sum([])
+    assert both is not None
+    assert nothing is not None
     assert both(1000) == pytest.approx(1.0 + 2.5 * 1000)
-    assert Grid.sum([])(1000) == 0.0
+    assert nothing(1000) == 0.0
+    assert Grid.sum([STARTS, None]) is None
 
 
 def plane(rows: float, context: float) -> float:

@@ -57,9 +57,9 @@ class TestRows:
 
     @pytest.mark.parametrize(("context", "us"), [(128, 17.3), (1024, 67.2), (4096, 188.1)])
     def test_decode_attention(self, context: int, us: float) -> None:
-        _, decodes = kernels("H100").grouped_query(64, 8, 128, None)
-        assert decodes is not None
-        assert 1e6 * decodes(32, context) == pytest.approx(us, rel=0.05)
+        attention = kernels("H100").grouped_query(64, 8, 128, None)
+        assert attention is not None
+        assert 1e6 * attention.decodes(32, context) == pytest.approx(us, rel=0.05)
 
 
 class TestTraps:
@@ -77,21 +77,21 @@ class TestTraps:
 
     def test_the_eagerly_timed_convolution_of_a_prompt_loses_its_launches(self) -> None:
         """H200, 48 heads: convolution 820 and scan 200 us at 2048 tokens, 1273 and 1409 us at 16384."""
-        prompts, _ = kernels("H200").state("KDAKernel", 7168, 48, 48, 128, 128)
-        assert prompts is not None
-        assert 0.8 * (1273 + 1409) < 1e6 * prompts(16384) < 1273 + 1409
-        assert 200 < 1e6 * prompts(2048) < 0.45 * (820 + 200)
+        state = kernels("H200").state("KDAKernel", 7168, 48, 48, 128)
+        assert state is not None
+        assert 0.8 * (1273 + 1409) < 1e6 * state.prompts(16384) < 1273 + 1409
+        assert 200 < 1e6 * state.prompts(2048) < 0.45 * (820 + 200)
 
     def test_unfused_norms_are_taken_off_the_mla_block(self) -> None:
         """Decode of 32 at 16 heads: 121.5 us on H200, of which 43 are norms that no server runs; B200 has none."""
-        _, decodes = kernels("H200").latent_module(16, "bf16", 128)
-        assert decodes is not None
-        assert 1e6 * decodes(32, 1024) == pytest.approx(121.5 - 43, rel=0.03)
+        block = kernels("H200").latent(16, "bf16", 128)
+        assert block is not None
+        assert 1e6 * block.decodes(32, 1024) == pytest.approx(121.5 - 43, rel=0.03)
 
     def test_a_short_chunk_after_a_long_past_still_reads_its_weights(self) -> None:
-        prompts, _ = kernels("H200").latent_module(16, "bf16", 128)
-        assert prompts is not None
-        assert prompts(1, 65536) >= prompts(1, 1) > 80e-6
+        block = kernels("H200").latent(16, "bf16", 128)
+        assert block is not None
+        assert block.prompts(1, 65536) >= block.prompts(1, 1) > 80e-6
 
     @pytest.mark.parametrize(
         ("name", "engine", "dtype"),

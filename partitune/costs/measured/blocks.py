@@ -7,11 +7,11 @@ measurements. Nothing is stretched: a head shape or number format that no table 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from partitune.costs.cost_model import Batch
-from partitune.costs.measured.grids import Grid, Surface
+from partitune.costs.measured.grids import Grid
+from partitune.costs.measured.mixers import ContextMixer, Mixer, StateMixer
 from partitune.costs.measured.operations import Kernels
 from partitune.models.architecture import Attention, AttentionBlock, FfnBlock, Matrix
 
@@ -45,98 +45,45 @@ _MLA_MATRICES = (*_MLA_WIDTHS, *_MLA_HEAD_WIDTHS, "o_proj")
 _SPARSE_BLOCKS = {(1536, 7168): "DeepseekV32ForCausalLM", (2048, 6144): "GlmMoeDsaForCausalLM"}
 
 
-#: Seconds that mixing the tokens of a batch takes, prompts and decodes one after the other.
-Mixer = Callable[[Batch], float]
-
-
-@dataclass(frozen=True, slots=True)
-class ContextMixer:
-    """Attention whose time depends on the context."""
-
-    prompts: Surface
-    decodes: Surface
-    whole_block: bool  # projections are inside
-
-    def __call__(self, batch: Batch) -> float:
-        """Seconds for `batch`; beside a prompt, decodes do not read a whole block's weights again."""
-        seconds = 0.0
-        if batch.prefill_tokens:
-            seconds = self.prompts(batch.prefill_tokens, batch.prefill_pairs / batch.prefill_tokens)
-        if batch.decode_tokens:
-            rows = batch.decode_tokens + (batch.padding if self.whole_block else 0)
-            seconds += self.decodes(rows, batch.decode_context / rows)
-            if self.whole_block and batch.prefill_tokens:
-                seconds -= self.decodes(1, 1)
-        return seconds
-
-
-@dataclass(frozen=True, slots=True)
-class StateMixer:
-    """Attention over a fixed state."""
-
-    prompts: Grid
-    decodes: Grid
-
-    def __call__(self, batch: Batch) -> float:
-        """Seconds of the measured kernels for `batch`, prompts and decodes one after the other."""
-        return self.prompts(batch.prefill_tokens) + self.decodes(batch.decode_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredAttention:
-    """What of an attention block was measured."""
-
-    projections: Grid | None  # by rows
-    mixer: Mixer | None
-
-
-def measured_attention(block: AttentionBlock, hidden: int, tp: int, kernels: Kernels) -> MeasuredAttention:
-    """The measured parts of a token mixer on one of `tp` ranks."""
-    if not block.matrices or block.heads % tp:
-        return MeasuredAttention(None, None)
+def measured_attention(
+    block: AttentionBlock, hidden: int, tp: int, kernels: Kernels | None
+) -> tuple[Grid | None, Mixer | None]:
+    """What of a token mixer was measured on one of `tp` ranks: its projections, by rows, and the mixing itself."""
+    if kernels is None or not block.matrices or block.heads % tp:
+        return None, None
+    heads, dtype = block.heads // tp, block.matrices[0].dtype
+    shapes = {matrix.name: (matrix.outputs, matrix.inputs) for matrix in block.matrices}
     mixer: Mixer | None = None
-    matrices: Iterable[Matrix] = block.matrices
-    if _is_measured_latent(block):
-        mixer = _context(kernels.latent_module(block.heads // tp, block.matrices[0].dtype, block.heads), whole=True)
-        if mixer is not None:
-            matrices = [one for one in block.matrices if one.name not in _MLA_MATRICES]
-        else:
-            mixer = _context(kernels.latent_kernels(block.heads // tp), whole=False)
+    if block.kind is Attention.MLA and _is_measured_latent(shapes, block.heads):
+        mixer = kernels.latent(heads, dtype, block.heads)
     elif block.kind is Attention.SPARSE and block.shards == 1 and block.indexer_flops_per_pair:
-        query = next(((one.outputs, one.inputs) for one in block.matrices if one.name == "q_a_proj"), (0, 0))
-        if architecture := _SPARSE_BLOCKS.get(query):
-            mixer = _context(
-                kernels.sparse_module(block.heads // tp, block.matrices[0].dtype, architecture), whole=True
-            )
-            matrices = () if mixer is not None else matrices
+        if architecture := _SPARSE_BLOCKS.get(shapes.get("q_a_proj", (0, 0))):
+            mixer = kernels.sparse_module(heads, dtype, architecture)
     elif block.kind in (Attention.FULL, Attention.SLIDING):
         width = round(block.flops_per_pair / (4 * block.heads))
         if block.kv_bytes_per_token == 4 * block.shards * width:
-            shape = (block.heads // tp, max(1, block.shards // tp), width, block.window)
-            mixer = _context(kernels.grouped_query(*shape), whole=False)
+            mixer = kernels.grouped_query(heads, max(1, block.shards // tp), width, block.window)
     elif block.kind in (Attention.KDA, Attention.GDN):
-        mixer = _state(block, hidden, tp, kernels)
+        mixer = _state(block, shapes, hidden, tp, kernels)
+    matrices: Iterable[Matrix] = block.matrices
+    whole_block = isinstance(mixer, ContextMixer) and mixer.whole_block
+    if whole_block:
+        latent = block.kind is Attention.MLA
+        matrices = [matrix for matrix in matrices if latent and matrix.name not in _MLA_MATRICES]
     projections = _gemms(matrices, tp, kernels, block.shards)
-    if projections is None and isinstance(mixer, ContextMixer) and mixer.whole_block:
+    if projections is None and whole_block:
         mixer = None  # the fitted projections hold all of them
-    return MeasuredAttention(projections, mixer)
+    return projections, mixer
 
 
-def _is_measured_latent(block: AttentionBlock) -> bool:
-    if block.kind is not Attention.MLA:
-        return False
-    shapes = {one.name: (one.outputs, one.inputs) for one in block.matrices}
-    per_head = {name: (outputs * block.heads, inputs) for name, (outputs, inputs) in _MLA_HEAD_WIDTHS.items()}
-    return all(shapes.get(name) == shape for name, shape in (_MLA_WIDTHS | per_head).items())
+def _is_measured_latent(shapes: Mapping[str, tuple[int, int]], heads: int) -> bool:
+    per_head = {name: (outputs * heads, inputs) for name, (outputs, inputs) in _MLA_HEAD_WIDTHS.items()}
+    return (_MLA_WIDTHS | per_head).items() <= shapes.items()
 
 
-def _context(found: tuple[Surface | None, Surface | None], *, whole: bool) -> ContextMixer | None:
-    prompts, decodes = found
-    return None if prompts is None or decodes is None else ContextMixer(prompts, decodes, whole)
-
-
-def _state(block: AttentionBlock, hidden: int, tp: int, kernels: Kernels) -> StateMixer | None:
-    shapes = {one.name: (one.outputs, one.inputs) for one in block.matrices}
+def _state(
+    block: AttentionBlock, shapes: Mapping[str, tuple[int, int]], hidden: int, tp: int, kernels: Kernels
+) -> StateMixer | None:
     if block.kind is Attention.KDA:
         width = shapes["o_proj"][1] // block.heads
         keys, operation = block.heads, "KDAKernel"
@@ -144,49 +91,47 @@ def _state(block: AttentionBlock, hidden: int, tp: int, kernels: Kernels) -> Sta
         values = shapes["out_proj"][1]
         width = values // block.heads  # as wide as a key head in every published model
         keys, operation = (shapes["in_proj_qkvz"][0] - 2 * values) // (2 * width), "GDNKernel"
-    if keys % tp:
-        return None
-    prompts, decodes = kernels.state(operation, hidden, keys // tp, block.heads // tp, width, width)
-    return None if prompts is None or decodes is None else StateMixer(prompts, decodes)
+    return None if keys % tp else kernels.state(operation, hidden, keys // tp, block.heads // tp, width)
 
 
 def _gemms(matrices: Iterable[Matrix], tp: int, kernels: Kernels, kv_heads: int = 1) -> Grid | None:
     """All matrices one after the other, fused as the engines do; None where one was not measured."""
     shapes: dict[tuple[str, int, str], int] = {}
-    for one in matrices:
-        leaf = one.name.rpartition(".")[2]
-        outputs, inputs = one.outputs, one.inputs
-        if not one.whole:
+    for matrix in matrices:
+        leaf = matrix.name.rpartition(".")[2]
+        outputs, inputs = matrix.outputs, matrix.inputs
+        if not matrix.whole:
             if leaf in _CUT_BY_INPUTS:
                 inputs //= tp
             else:
                 outputs //= min(tp, kv_heads) if leaf in ("k_proj", "v_proj") else tp
-        key = (_FUSED.get(leaf, one.name), inputs, one.dtype)
+        key = (_FUSED.get(leaf, matrix.name), inputs, matrix.dtype)
         shapes[key] = shapes.get(key, 0) + outputs
     return Grid.sum(kernels.gemm(max(outputs, _TILE), inputs, dtype) for (_, inputs, dtype), outputs in shapes.items())
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredFfn:
+class MeasuredFfn(NamedTuple):
     """What of a feed-forward block was measured, by rows."""
 
-    common: Grid | None  # a dense MLP, or what every token passes before its experts
-    shared: Grid | None  # shared experts, where the block has them
-    routed: Grid | None
+    common: Grid | None = None  # a dense MLP, or what every token passes before its experts
+    shared: Grid | None = None  # shared experts, where the block has them
+    routed: Grid | None = None
 
 
 def measured_ffn(
-    block: FfnBlock, tp: int, expert_cut: int, expert_ranks: int, kernels: Kernels, expert_kernel: str
+    block: FfnBlock, tp: int, expert_cut: int, expert_ranks: int, kernels: Kernels | None, expert_kernel: str
 ) -> MeasuredFfn:
     """The measured parts of a feed-forward block on one of `tp` ranks.
 
     Its experts are spread over `expert_ranks` ranks, each of them cut over `expert_cut`.
     """
-    shared = [one for one in block.matrices if one.name.startswith(_SHARED)]
-    common = [one for one in block.matrices if not one.name.startswith(_SHARED)]
+    if kernels is None:
+        return MeasuredFfn()
+    shared = [matrix for matrix in block.matrices if matrix.name.startswith(_SHARED)]
+    common = [matrix for matrix in block.matrices if not matrix.name.startswith(_SHARED)]
     routed = None
     if block.expert_matrices:
-        shapes = {one.name: one for one in block.expert_matrices}
+        shapes = {matrix.name: matrix for matrix in block.expert_matrices}
         up = shapes["up_proj"]
         dtype = expert_kernel if (up.dtype, expert_kernel) == _MXFP8_ACTIVATIONS else _EXPERT_TYPES.get(up.dtype)
         if dtype is not None:
@@ -202,5 +147,5 @@ def measured_ffn(
             )
     common_grid, shared_grid = (_gemms(matrices, tp, kernels) for matrices in (common, shared))
     if not common or common_grid is None or shared_grid is None:
-        return MeasuredFfn(None, None, routed)  # the fitted curve covers both
+        return MeasuredFfn(routed=routed)  # the fitted curve covers both
     return MeasuredFfn(common_grid, shared_grid if shared else None, routed)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from partitune.costs.measured.grids import Grid, Surface
+from partitune.costs.measured.grids import Grid
+from partitune.costs.measured.mixers import ContextMixer, StateMixer
 from partitune.costs.measured.tables import Operation, Table, installed_release
 from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
@@ -120,45 +121,38 @@ class Kernels:
             return None
         return self._own.by_rows(Operation("CustomAllReduce", (width, ranks)))
 
-    def grouped_query(
-        self, heads: int, kv_heads: int, width: int, window: int | None
-    ) -> tuple[Surface | None, Surface | None]:
-        """Attention kernels: prompts by (new tokens, mean context), decodes by (sequences, mean context)."""
+    def grouped_query(self, heads: int, kv_heads: int, width: int, window: int | None) -> ContextMixer | None:
+        """Attention kernels over grouped heads, without the projections."""
         prompts = Operation("ContextAttention", (heads, kv_heads, _KV, _FMHA, window or 0, width))
         decodes = Operation("GenerationAttention", (heads, kv_heads, _KV, window or 0, width))
-        return self._own.prompts(prompts), self._own.decodes(decodes)
+        return ContextMixer.of(self._own.prompts(prompts), self._own.decodes(decodes))
 
-    def latent_module(self, heads: int, dtype: str, all_heads: int) -> tuple[Surface | None, Surface | None]:
-        """The whole MLA block, as vLLM runs it, of DeepSeek-V3's widths, projections included."""
-        if not self.engine.whole_latent_block or dtype not in _GEMM:
-            return None, None
-        prompts, decodes = (
+    def latent(self, heads: int, dtype: str, all_heads: int) -> ContextMixer | None:
+        """MLA of DeepSeek-V3's widths: the whole block as vLLM runs it, or its kernels alone as SGLang does."""
+        if not self.engine.whole_latent_block:
+            prompts = self._own.prompts(Operation("ContextMLA", (heads, _KV, _FMHA)))
+            return ContextMixer.of(prompts, self._own.decodes(Operation("GenerationMLA", (heads, _KV))))
+        if dtype not in _GEMM:
+            return None
+        of_prompts, of_decodes = (
             Operation("MLAModule", (prompts, heads, _KV, _FMHA, _gemm(dtype), all_heads)) for prompts in (True, False)
         )
-        found = self._own.decodes(decodes)
-        return self._own.prompts(prompts), found and found.less(_UNFUSED_NORMS_S.get(self._own.system, 0.0))
+        decodes = self._own.decodes(of_decodes)
+        decodes = decodes and decodes.less(_UNFUSED_NORMS_S.get(self._own.system, 0.0))
+        return ContextMixer.of(self._own.prompts(of_prompts), decodes, whole_block=True)
 
-    def latent_kernels(self, heads: int) -> tuple[Surface | None, Surface | None]:
-        """MLA kernels without the projections, as SGLang runs them."""
-        if self.engine.whole_latent_block:
-            return None, None
-        prompts = self._own.prompts(Operation("ContextMLA", (heads, _KV, _FMHA)))
-        return prompts, self._own.decodes(Operation("GenerationMLA", (heads, _KV)))
-
-    def sparse_module(self, heads: int, dtype: str, architecture: str) -> tuple[Surface | None, Surface | None]:
+    def sparse_module(self, heads: int, dtype: str, architecture: str) -> ContextMixer | None:
         """The whole DeepSeek sparse attention block, projections and indexer included."""
         if dtype not in _GEMM:
-            return None, None
+            return None
         prompts = Operation("ContextDSAModule", (heads, _KV, _FMHA, _gemm(dtype), architecture))
         decodes = Operation("GenerationDSAModule", (heads, _KV, _gemm(dtype), architecture))
-        return self._own.prompts(prompts, eager=True), self._own.decodes(decodes)
+        return ContextMixer.of(self._own.prompts(prompts, eager=True), self._own.decodes(decodes), whole_block=True)
 
-    def state(
-        self, operation: str, hidden: int, key_heads: int, value_heads: int, key_width: int, value_width: int
-    ) -> tuple[Grid | None, Grid | None]:
-        """State kernels (`KDAKernel`, `GDNKernel`), convolutions 4 wide: prompts by tokens, decodes by sequences."""
+    def state(self, operation: str, hidden: int, key_heads: int, value_heads: int, width: int) -> StateMixer | None:
+        """State kernels (`KDAKernel`, `GDNKernel`) of heads of one `width`, convolutions 4 wide."""
         table = self._siblings if operation == "KDAKernel" else self._own
-        shape = (hidden, key_heads, key_width, value_heads, value_width, 4)
+        shape = (hidden, key_heads, width, value_heads, width, 4)
 
         def all_of(names: tuple[str, ...], phase: str) -> Grid | None:
             kernels = ((name, Operation(operation, (name, phase, *shape))) for name in names)
@@ -167,8 +161,9 @@ class Kernels:
                 for name, kernel in kernels
             )
 
-        prompts, decodes = dict(self.engine.state_kernels)[operation]
-        return all_of(prompts, "context"), all_of(decodes, "generation")
+        names = dict(self.engine.state_kernels)[operation]
+        prompts, decodes = all_of(names[0], "context"), all_of(names[1], "generation")
+        return None if prompts is None or decodes is None else StateMixer(prompts, decodes)
 
 
 def _gemm(dtype: str) -> str:
