@@ -88,10 +88,10 @@ def curve(operation: str, gpu: Gpu) -> tuple[Curve, Origin]:
     """The curve of `operation` on `gpu` from the nearest measured system, and where it comes from."""
     systems = fits()[operation]
     chain = _NEAREST.get(gpu.name, ()) + gpu.generation.value.measured_like + _ANY
-    found = next((system for system in chain if system in systems), next(iter(systems)))
-    own = _OWN_SYSTEM.get(gpu.name) == found
-    fit = systems[found] if own else _carried_over(systems[found], gpu, found)
-    return fit.curve(gpu), Origin(operation, found, own)
+    nearest = next((system for system in chain if system in systems), next(iter(systems)))
+    own = _OWN_SYSTEM.get(gpu.name) == nearest
+    fit = systems[nearest] if own else _carried_over(systems[nearest], gpu, nearest)
+    return fit.curve(gpu), Origin(operation, nearest, own)
 
 
 def _carried_over(fit: Fit, gpu: Gpu, system: str) -> Fit:

@@ -153,8 +153,8 @@ class _GpuCosts:
 _NOTHING = Seconds(0.0, 0.0)
 
 
-def _sum(one: Seconds, other: Seconds) -> Seconds:
-    return Seconds(one.measured + other.measured, one.fitted + other.fitted)
+def _sum(first: Seconds, second: Seconds) -> Seconds:
+    return Seconds(first.measured + second.measured, first.fitted + second.fitted)
 
 
 class RooflineCosts:
@@ -228,8 +228,8 @@ class RooflineCosts:
 
     def _layers_on(self, gpu: int, batch: Batch) -> Floats:
         blocks = self._gpus[gpu].blocks(batch)
-        attention = np.array([sum(one) for one in blocks.attention])[self._attention_of_layer]
-        ffn = np.array([sum(one) for one in blocks.ffn])[self._ffn_of_layer]
+        attention = np.array([sum(block) for block in blocks.attention])[self._attention_of_layer]
+        ffn = np.array([sum(block) for block in blocks.ffn])[self._ffn_of_layer]
         norms = blocks.norm_s * self._norms + blocks.vector_s * self._bank_reads
         seconds = np.asarray(attention + ffn + (norms if batch.tokens else 0.0), dtype=np.float64)
         seconds.flags.writeable = False

@@ -82,15 +82,15 @@ def layout_named(name: str, like: Layout) -> Layout:
     Raises:
         SpecError: not the name of a layout.
     """
-    found: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     for word in name.split("-"):
         if size := _SIZE.fullmatch(word):
-            found["expert_ranks" if size[1] == "ep" else size[1]] = int(size[2])
-        elif "tp" in found and re.fullmatch("[a-z][a-z0-9_]*", word):
-            found["all_reduce_backend" if word in _ALL_REDUCE else "all2all_backend"] = word
+            sizes["expert_ranks" if size[1] == "ep" else size[1]] = int(size[2])
+        elif "tp" in sizes and re.fullmatch("[a-z][a-z0-9_]*", word):
+            sizes["all_reduce_backend" if word in _ALL_REDUCE else "all2all_backend"] = word
         else:
-            found.clear()
+            sizes.clear()
             break
-    if not {"tp", "pp"} <= found.keys():
+    if not {"tp", "pp"} <= sizes.keys():
         raise SpecError(f"layout: {name!r} is not one; allowed: sizes such as tp2-pp8 or tp4-pp2-dp2-ep8")
-    return Layout(**found, expert_imbalance=like.expert_imbalance)
+    return Layout(**sizes, expert_imbalance=like.expert_imbalance)

@@ -114,8 +114,7 @@ def _text_fields(outer: Fields) -> Fields:
     inner = outer
     path = ""
     for _ in range(2):  # Qwen-Omni: thinker_config.text_config
-        found = next((key for key in _WRAPPERS if inner.has(key)), None)
-        section = inner.section(found) if found is not None else None
+        section = next((inner.section(key) for key in _WRAPPERS if inner.has(key)), None)
         if section is None:
             break
         inner, path = section, section.path
@@ -213,8 +212,8 @@ def _path_name(path: Path) -> str:
 def _from_catalog(model: CatalogModel, repository: str) -> Architecture:
     source = f"partitune/models/configs/{model.file}"
     text = files("partitune.models").joinpath("configs", model.file).read_text(encoding="utf-8")
-    found = read_architecture(_decode(text, source), name=model.name, source=source)
-    return replace(found, published_params=model.params, repository=repository)
+    architecture = read_architecture(_decode(text, source), name=model.name, source=source)
+    return replace(architecture, published_params=model.params, repository=repository)
 
 
 def _parse(path: Path) -> dict[str, object]:

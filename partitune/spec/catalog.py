@@ -95,16 +95,16 @@ def find(kind: Kind, name: str, *, project: Path = Path()) -> YamlText:
 
 def list_catalog(kind: Kind, *, project: Path = Path()) -> list[Entry]:
     """Every file of `kind` that a name can mean, sorted by name; the project's hides a shipped one of equal name."""
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for origin, place in _places(kind, project):
         try:
             for file in place.iterdir() if place.is_dir() else ():
                 stem, dot, suffix = file.name.rpartition(".")
                 if dot + suffix in SUFFIXES and NAME.fullmatch(stem) and file.is_file():
-                    found.setdefault(stem, Entry(stem, kind, origin, file))
+                    entries.setdefault(stem, Entry(stem, kind, origin, file))
         except OSError as error:
             raise SpecError(f"{place}: cannot be read: {error.strerror}") from error
-    return [found[name] for name in sorted(found)]
+    return [entries[name] for name in sorted(entries)]
 
 
 def readable_path(path: Path) -> Path:

@@ -40,8 +40,8 @@ def fields_of_text(text: str) -> tuple[str, ...]:
 
 def filled(words: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...]:
     """The words with each `{name}` replaced by its value and `{{` by a brace."""
-    return tuple(_FIELD.sub(lambda found: _put(found, values), word) for word in words)
 
+    def value_of(field: re.Match[str]) -> str:
+        return field[0][0] if field[0] in ("{{", "}}") else values[field[1]]
 
-def _put(found: re.Match[str], values: Mapping[str, str]) -> str:
-    return found[0][0] if found[0] in ("{{", "}}") else values[found[1]]
+    return tuple(_FIELD.sub(value_of, word) for word in words)

@@ -1,9 +1,9 @@
 """What a search may vary: the partition's bounds, engine flags, environment variables.
 
-Decision: a knob is a list of values or a range, nothing else; one fixed value belongs in `engine.flags`, and a flag in
-both starts there and varies as its knob says. The partition is not a knob among others: its bounds stand under a name
-of their own and the exact planner fills them. Whether the engine knows a flag is asked later, of the engine; here a
-name only has to look like one.
+Decision: a domain is a list of values or a range, nothing else; one fixed value belongs in `engine.flags`, and a flag
+in both starts there and varies within its domain. The partition is not a flag among others: its bounds stand under a
+name of their own and the exact planner fills them. Whether the engine knows a flag is asked later, of the engine; here
+a name only has to look like one.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _beyond(value: float, low: float, step: float | None) -> Decimal:
 
 
 def _form(value: object) -> str | None:
-    """Which of the three forms of a knob `value` is meant to be."""
+    """Which of the three forms of a domain `value` is meant to be."""
     if isinstance(value, Mapping):
         return "real" if any(isinstance(value.get(end), float) for end in ("low", "high", "step")) else "whole"
     if isinstance(value, WholeRange | RealRange):
@@ -167,21 +167,21 @@ Domain = Annotated[
 ]
 
 
-def domain_allows(knob: Domain, value: bool | int | float | str) -> bool:
-    """True when a search over `knob` could propose `value`. 1 is 1.0 and not true."""
-    if isinstance(knob, tuple):
-        return any(item == value and isinstance(item, bool) == isinstance(value, bool) for item in knob)
-    if isinstance(value, bool | str) or (isinstance(knob, WholeRange) and not isinstance(value, int)):
+def domain_allows(domain: Domain, value: bool | int | float | str) -> bool:
+    """True when a search over `domain` could propose `value`. 1 is 1.0 and not true."""
+    if isinstance(domain, tuple):
+        return any(item == value and isinstance(item, bool) == isinstance(value, bool) for item in domain)
+    if isinstance(value, bool | str) or (isinstance(domain, WholeRange) and not isinstance(value, int)):
         return False
-    step = 1 if isinstance(knob, WholeRange) and knob.step is None else knob.step
-    return knob.low <= value <= knob.high and not _beyond(value, knob.low, step)
+    step = 1 if isinstance(domain, WholeRange) and domain.step is None else domain.step
+    return domain.low <= value <= domain.high and not _beyond(value, domain.low, step)
 
 
-def domain_words(knob: Domain) -> str:
-    """The values of a knob as a message lists them."""
-    if isinstance(knob, tuple):
-        return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in knob)
-    return f"{knob.low} to {knob.high}" + (f" in steps of {knob.step}" if knob.step else "")
+def domain_words(domain: Domain) -> str:
+    """The values of a domain as a message lists them."""
+    if isinstance(domain, tuple):
+        return ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in domain)
+    return f"{domain.low} to {domain.high}" + (f" in steps of {domain.step}" if domain.step else "")
 
 
 class PartitionDomain(StrictModel):

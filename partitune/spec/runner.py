@@ -172,8 +172,8 @@ class Runner(SpecFile):
         folder = self.absolute(".")
         named = [] if self.site_driver is None else [self.site_driver[0]]
         named += [self.absolute(word.removeprefix(_HERE)) for word in self.command if word.startswith(_HERE)]
-        found = [file for path in named for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
-        inside = [file for file in found if file.is_file() and file.is_relative_to(folder)]
+        files = [file for path in named for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
+        inside = [file for file in files if file.is_file() and file.is_relative_to(folder)]
         return {file.relative_to(folder).as_posix(): file for file in inside}
 
     @property

@@ -145,7 +145,7 @@ class SearchSpace(SpecFile):
 
     @classmethod
     def cross_faults(cls, reading: Reading) -> Iterator[Fault]:
-        """Sizes that do not fit together, flags and seeds outside the knobs."""
+        """Sizes that do not fit together, flags and seeds outside their domains."""
         cluster, engine = reading.sound("cluster"), reading.sound("engine")
         parallel, knobs = reading.sound("parallel"), reading.sound("knobs")
         if isinstance(written := reading.document.value.get("knobs"), dict):
@@ -181,18 +181,19 @@ def _domain_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
 def _need_faults(reading: Reading, cluster: object) -> Iterator[Fault]:
     """Metrics that are asked for without what they are computed from."""
     written, goodput = reading.document.value, reading.sound("goodput")
-    said = {"goodput": bool(goodput.limits) if isinstance(goodput, Goodput) else "goodput" in written}
+    given = {"goodput": bool(goodput.limits) if isinstance(goodput, Goodput) else "goodput" in written}
     if isinstance(cluster, Cluster):
-        said["cluster.gpu_hour_price_usd"] = cluster.gpu_hour_price_usd is not None
-        said["cluster.gpu_power_w"] = cluster.gpu_power_w is not None
+        given["cluster.gpu_hour_price_usd"] = cluster.gpu_hour_price_usd is not None
+        given["cluster.gpu_power_w"] = cluster.gpu_power_w is not None
     slo, objectives = written.get("slo"), written.get("objectives")
-    names: list[tuple[tuple[str | int, ...], object]] = [
+    asked: list[tuple[tuple[str | int, ...], object]] = [
         (("slo", n), n) for n in (slo if isinstance(slo, dict) else ())
     ]
-    for index, one in enumerate(objectives if isinstance(objectives, list) else ()):
-        names.append((("objectives", index), one.get("metric") if isinstance(one, dict) else one))
-    for path, name in names:
-        if isinstance(name, str) and name in NEEDS and not said.get(NEEDS[name], True):
+    for index, objective in enumerate(objectives if isinstance(objectives, list) else ()):
+        metric = objective.get("metric") if isinstance(objective, dict) else objective
+        asked.append((("objectives", index), metric))
+    for path, name in asked:
+        if isinstance(name, str) and name in NEEDS and not given.get(NEEDS[name], True):
             yield Fault(path, f"{name} needs {NEEDS[name]}, which is not given; allowed: with it, or another metric")
 
 
@@ -228,7 +229,7 @@ def _size_faults(cluster: Cluster, parallel: Parallel) -> Iterator[Fault]:
 
 
 def _start_faults(section: str, fixed: Mapping[str, CheckedFlagValue], varied: Mapping[str, Domain]) -> Iterator[Fault]:
-    """A flag that is also a knob starts at a value the knob can take."""
+    """A flag that varies starts at a value of its domain."""
     for name, value in fixed.items():
         if name in varied and not domain_allows(varied[name], value):
             text = f"found {describe(value)}, where its knob starts; allowed: {domain_words(varied[name])} (knobs)"

@@ -30,7 +30,7 @@ def _layers(value: object) -> object:
 
 
 class Seed(StrictModel):
-    """One candidate: a partition, and knob values where they differ from the engine's defaults."""
+    """One candidate: a partition, and flag values where they differ from the engine's defaults."""
 
     partition: Annotated[
         tuple[Annotated[int, Field(ge=1, le=MAX_LAYERS)], ...],

@@ -77,7 +77,7 @@ class Cluster(StrictModel):
 class Engine(StrictModel):
     """The engine, and the flags and variables it is started with; its own defaults hold for the rest.
 
-    A flag that is also a knob has its starting value here: the one of the baseline and of the seeds.
+    A flag that also varies has its starting value here: the one of the baseline and of the seeds.
     """
 
     name: Annotated[Word, allowed("the name of an engine, such as vllm")] = "vllm"

@@ -38,8 +38,8 @@ class RandomWorkload(StrictModel):
     def faults(self) -> Iterator[Fault]:
         """Both loads or none; burstiness of a closed load."""
         if (self.concurrency is None) == (self.request_rate_req_s is None):
-            found = "neither concurrency nor request_rate_req_s" if self.concurrency is None else "both"
-            text = f"found {found}; allowed: concurrency (requests in flight) or request_rate_req_s (arrivals a second)"
+            loads = "neither concurrency nor request_rate_req_s" if self.concurrency is None else "both"
+            text = f"found {loads}; allowed: concurrency (requests in flight) or request_rate_req_s (arrivals a second)"
             yield Fault((), text)
         if self.request_rate_req_s is None and "burstiness" in self.model_fields_set and self.burstiness != 1.0:
             yield Fault(("burstiness",), "found without request_rate_req_s; allowed: only for an open load")
@@ -100,8 +100,8 @@ class MixWorkload(StrictModel):
             yield Fault(("parts",), "found one load; allowed: two or more, or that load as the workload itself")
         for index, (name, part) in enumerate(zip(self.names, self.parts, strict=True)):
             if name in self.names[:index]:
-                found = name if part.name else f"none, which stands for {name},"
-                yield Fault(("parts", index, "name"), f"found {found} a second time; allowed: every name once")
+                twice = name if part.name else f"none, which stands for {name},"
+                yield Fault(("parts", index, "name"), f"found {twice} a second time; allowed: every name once")
             if self.over == "worst" and part.weight != 1.0:
                 text = f"found {part.weight:g} beside over: worst, where no part counts more; allowed: with over: mean"
                 yield Fault(("parts", index, "weight"), text)

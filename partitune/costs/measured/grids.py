@@ -72,7 +72,7 @@ class Surface:
 
     def less(self, seconds: float) -> Surface:
         """The same, `seconds` shorter everywhere."""
-        return Surface([max(0.0, one - seconds) for line in self._rows for one in line])
+        return Surface([max(0.0, at_context - seconds) for row in self._rows for at_context in row])
 
     def __call__(self, rows: float, context: float) -> float:
         """Seconds for `rows` rows with a mean context of `context` tokens."""

@@ -72,8 +72,8 @@ class Table:
             return None
         seconds, alone = answers[: len(pairs)], answers[len(pairs) :]
         scaled = [
-            found * tokens / (sequences * length)
-            for found, (tokens, _), (sequences, length, _) in zip(seconds, pairs, batches, strict=True)
+            answer * tokens / (sequences * length)
+            for answer, (tokens, _), (sequences, length, _) in zip(seconds, pairs, batches, strict=True)
         ]
         return Surface.of_prompts(scaled, alone, eager=eager)
 
@@ -102,11 +102,11 @@ class Table:
 
         view, handle = _open(self)
         try:
-            made = getattr(operations, operation.name)("", 1, *map(value, operation.arguments))
-            if isinstance(made, operations.ContextAttention | operations.GenerationAttention):
+            asked = getattr(operations, operation.name)("", 1, *map(value, operation.arguments))
+            if isinstance(asked, operations.ContextAttention | operations.GenerationAttention):
                 # Which of several measured attention kernels an engine runs is only known to the tables.
-                engine._resolve_attention_lane_orders([made], view, None)
-            text = engine.build_ops_json([made])
+                engine._resolve_attention_lane_orders([asked], view, None)
+            text = engine.build_ops_json([asked])
             seconds = []
             for sequences, length, past in batches:
                 _, milliseconds, _, source = handle.evaluate_ops_json(

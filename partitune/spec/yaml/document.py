@@ -146,8 +146,8 @@ class _Builder:
         if not isinstance(event := next(events), yaml.StreamEndEvent):
             raise _UnreadableError("a second document begins; allowed: one document a file", _line(event))
         if not isinstance(value, dict):
-            found = "the file is empty" if value is None else f"the file holds {describe(value)}"
-            raise _UnreadableError(f"{found}; allowed: a mapping of keys (`key: value` lines)", self.lines[()])
+            content = "the file is empty" if value is None else f"the file holds {describe(value)}"
+            raise _UnreadableError(f"{content}; allowed: a mapping of keys (`key: value` lines)", self.lines[()])
         return value
 
     def _events(self) -> Iterator[yaml.Event]:

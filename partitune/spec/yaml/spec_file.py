@@ -70,18 +70,18 @@ class SpecFile(StrictModel):
         if kind != cls.file_kind.value:
             raise complaint(document.source, document.lines, [*document.faults, cls._kind_fault(document)])
         reading = Reading(document)
-        made: Self | None = None
+        spec: Self | None = None
         faults = list(document.faults)
         try:
-            made = cls.model_validate(document.value, context=reading)
+            spec = cls.model_validate(document.value, context=reading)
         except ValidationError as error:
             at_fault = {fault.path for fault in faults}
             faults += [fault for fault in reading.faults_of(error) if fault.path not in at_fault]
         faults += cls.cross_faults(reading)
-        if made is None or faults:
+        if spec is None or faults:
             raise complaint(document.source, document.lines, faults)
-        made._source, made._lines, made._folder = document.source, document.lines, folder
-        return made
+        spec._source, spec._lines, spec._folder = document.source, document.lines, folder
+        return spec
 
     @classmethod
     def _kind_fault(cls, document: Document) -> Fault:

@@ -47,8 +47,8 @@ def allowed(
 
 
 def _field(description: str, **limits: Any) -> FieldInfo:
-    made: FieldInfo = Field(description=description, **limits)
-    return made
+    annotation: FieldInfo = Field(description=description, **limits)
+    return annotation
 
 
 @dataclass(slots=True)
@@ -57,17 +57,17 @@ class Reading:
 
     document: Document
     classes: dict[int, type[StrictModel]] = field(default_factory=dict)
-    made: dict[int, StrictModel] = field(default_factory=dict)
+    models: dict[int, StrictModel] = field(default_factory=dict)
 
     def sound(self, *path: str | int) -> StrictModel | None:
         """The valid model that was read from the mapping at `path`, None when there is none."""
         at: Plain = self.document.value
         for part in path:
-            found = _step(at, part)
-            if found is None:
+            step = _step(at, part)
+            if step is None:
                 return None
-            at = found[1]
-        return self.made.get(id(at))
+            at = step[1]
+        return self.models.get(id(at))
 
     def faults_of(self, error: ValidationError) -> list[Fault]:
         """Pydantic's errors in our words, one a key: each member of a union that does not fit has its own."""
@@ -85,8 +85,8 @@ class Reading:
         for depth, part in enumerate(detail["loc"], start=1):
             if id(at) in self.classes:
                 model, key = self.classes[id(at)], str(part)
-            if (found := _step(at, part)) is not None:
-                path, at = (*path, found[0]), found[1]
+            if (step := _step(at, part)) is not None:
+                path, at = (*path, step[0]), step[1]
             elif detail["type"] == "missing" and depth == len(detail["loc"]):
                 path = (*path, part)
             # what is left is pydantic's own: the tag of a union's member, or [key]
@@ -166,12 +166,12 @@ class StrictModel(BaseModel):
         reading = info.context if isinstance(info.context, Reading) and isinstance(value, dict) else None
         if reading is not None:
             reading.classes[id(value)] = cls
-        made = handler(cls.long_form(value))
-        if faults := tuple(made.faults()):
+        model = handler(cls.long_form(value))
+        if faults := tuple(model.faults()):
             raise PydanticCustomError("faults", "inconsistent", {"faults": faults})
         if reading is not None:
-            reading.made[id(value)] = made
-        return made
+            reading.models[id(value)] = model
+        return model
 
 
 def wrong(text: str) -> PydanticCustomError:
