@@ -94,12 +94,9 @@ def run(driver: Driver, candidate: Candidate, repeat: int = 0) -> Result:
     if flaw := flaw_in(figures, "measurement"):
         return Result(candidate, Outcome.INVALID, flaw, None, {}, time.monotonic() - start)
     missed = {name: value for name, value in measurement.constraints.items() if value > 0}
-    constraints = dict(measurement.constraints)
-    duration_s = time.monotonic() - start
-    if missed:
-        reason = "; ".join(f"{name} missed by {100 * value:.1f} %" for name, value in sorted(missed.items()))
-        return Result(candidate, Outcome.INFEASIBLE, reason, measurement, constraints, duration_s)
-    return Result(candidate, Outcome.OK, "", measurement, constraints, duration_s)
+    reason = "; ".join(f"{name} missed by {100 * value:.1f} %" for name, value in sorted(missed.items()))
+    outcome = Outcome.INFEASIBLE if missed else Outcome.OK
+    return Result(candidate, outcome, reason, measurement, dict(measurement.constraints), time.monotonic() - start)
 
 
 def _outcome_of(error: RunError) -> tuple[Outcome, dict[str, float]]:

@@ -33,14 +33,12 @@ def choose_pool(driver: Driver, runner: Runner, wanted: str, ray_address: str | 
         if wanted == "local":
             raise SpecError(f"--pool: found local, and runner {runner.name} starts nodes of Ray; allowed: ray")
         return RayPool(driver, ray_address, slots, group=group)
-    if runner.starts_server:
-        if ray_address is not None:
-            raise SpecError(
-                f"--ray-address: found beside runner {runner.name}, which starts the engine on this machine; allowed: "
-                "a runner with nodes.start: ray"
-            )
-        return LocalPool(driver)
-    if wanted == "local":
+    if runner.starts_server and ray_address is not None:
+        raise SpecError(
+            f"--ray-address: found beside runner {runner.name}, which starts the engine on this machine; allowed: "
+            "a runner with nodes.start: ray"
+        )
+    if runner.starts_server or wanted == "local":
         return LocalPool(driver)
     if runner.driver == "simulator":
         return WarmingPool(driver, slots) if ray_address is None else RayPool(driver, ray_address, slots)

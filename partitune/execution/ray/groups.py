@@ -10,7 +10,7 @@ and says what is missing, as Ray itself would wait for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,11 +51,9 @@ class RayGroup:
             return min(by_address[host].gpus // self.gpus if host in by_address else 0 for host in self.hosts)
         rooms = [machine.gpus // self.gpus for machine in machines]
         most = sum(rooms) // self.nodes
-        return next((count for count in range(most, 0, -1) if self._spreads(rooms, count)), 0)
-
-    def _spreads(self, rooms: Iterable[int], count: int) -> bool:
-        """True when `count` groups can be dealt out, none of them twice to one machine."""
-        return sum(min(room, count) for room in rooms) >= count * self.nodes
+        # So many can be dealt out, none of them twice to one machine.
+        spread = (n for n in range(most, 0, -1) if sum(min(room, n) for room in rooms) >= n * self.nodes)
+        return next(spread, 0)
 
     def check(self, machines: Sequence[RayMachine], where: str) -> None:
         """Raise ClusterError when not even one group fits: what was asked for, and what every node has."""

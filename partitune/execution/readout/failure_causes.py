@@ -163,15 +163,12 @@ def find_cause(logs: Sequence[str], readout: Readout) -> Cause | None:
 
 def last_lines(logs: Sequence[str], readout: Readout, count: int = 20) -> str:
     """What each node said last, for a failure that no line explains."""
-    parts = []
+    lines = []
     for node, log in enumerate(logs):
         messages = [line.message for line in lines_of(log[-200_000:], node, readout)][-count:]
-        parts.append(
-            "\n".join([f"node {node}, last {len(messages)} lines:", *messages])
-            if messages
-            else f"node {node}: no output"
-        )
-    return "\n".join(parts)
+        title = f"node {node}, last {len(messages)} lines:" if messages else f"node {node}: no output"
+        lines += [title, *messages]
+    return "\n".join(lines)
 
 
 def _phase_of(line: LogLine, furthest: Phase, of_process: Mapping[tuple[int, str], Phase]) -> Phase:

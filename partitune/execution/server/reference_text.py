@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from partitune.candidate import Candidate, FlagValue
@@ -19,39 +20,40 @@ from partitune.errors import BenchmarkFailed
 from partitune.planning.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceTexts:
-    """Texts of default partitions, one file each."""
+def check_text(
+    folder: Path, problem: Problem, candidate: Candidate, arguments: Mapping[str, FlagValue], text: str
+) -> None:
+    """Keep the text of a default partition; hold that of any other against it, if there is one.
 
-    folder: Path
+    Args:
+        folder: of the texts, one file each.
+        problem: that was measured.
+        candidate: what ran.
+        arguments: flags of the site.
+        text: what the server said.
 
-    def check(self, problem: Problem, candidate: Candidate, arguments: dict[str, FlagValue], text: str) -> None:
-        """Keep the text of a default partition; hold that of any other against it, if there is one.
-
-        Raises:
-            BenchmarkFailed: they differ.
-        """
-        file = self.folder / f"{self._key(problem, candidate, arguments)}.txt"
-        if candidate.partition == problem.default_partition:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            fresh = file.with_suffix(f".{os.getpid()}")
-            fresh.write_text(text, encoding="utf-8")
-            fresh.replace(file)
-            return
-        try:
-            reference = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return
+    Raises:
+        BenchmarkFailed: they differ.
+    """
+    file = folder / f"{_key(problem, candidate, arguments)}.txt"
+    if candidate.partition == problem.default_partition:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+        return
+    with suppress(FileNotFoundError):
+        reference = file.read_text(encoding="utf-8")
         if text != reference:
             raise BenchmarkFailed(
                 f"the server says {text!r} where the default partition said {reference!r} to the same greedy request: "
                 "the output is corrupt, or not deterministic (then set reference_text: false in the runner)"
             )
 
-    @staticmethod
-    def _key(problem: Problem, candidate: Candidate, arguments: dict[str, FlagValue]) -> str:
-        flags = {**problem.baseline, **candidate.settings, **arguments}
-        harmless = problem.engine.launch.scheduling_flags
-        kept = sorted((name, value) for name, value in flags.items() if name not in harmless)
-        about = [problem.model, problem.engine.name, problem.version, problem.runner, problem.placement.tp, kept]
-        return hashlib.sha256(json.dumps([*about, problem.stages]).encode()).hexdigest()[:16]
+
+def _key(problem: Problem, candidate: Candidate, arguments: Mapping[str, FlagValue]) -> str:
+    flags = {**problem.baseline, **candidate.settings, **arguments}
+    harmless = problem.engine.launch.scheduling_flags
+    kept = sorted((name, value) for name, value in flags.items() if name not in harmless)
+    about = [problem.model, problem.engine.name, problem.version, problem.runner, problem.placement.tp, kept]
+    return hashlib.sha256(json.dumps([*about, problem.stages]).encode()).hexdigest()[:16]

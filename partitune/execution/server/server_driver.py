@@ -28,7 +28,7 @@ from partitune.execution.server.load_commands import LoadCommands
 from partitune.execution.server.measure import counters, run_load
 from partitune.execution.server.measurement import measured
 from partitune.execution.server.prepare import prepare
-from partitune.execution.server.reference_text import ReferenceTexts
+from partitune.execution.server.reference_text import check_text
 from partitune.execution.server.setup import Setup
 from partitune.execution.server.start import LOOK_S, RunningServer
 from partitune.execution.server.windows import is_hopeless, read_window
@@ -127,7 +127,7 @@ class ServerDriver:
         deployment = self.setup.deployment(candidate)
         deployment_check.check(problem, deployment, server.launch, running, _counters(server))
         if runner.reference_text:
-            ReferenceTexts(self.references).check(problem, candidate, dict(runner.arguments), text)
+            check_text(self.references, problem, candidate, runner.arguments, text)
         gathered.running = running
 
     def _measure_windows(self, server: RunningServer, gathered: _Gathered) -> None:

@@ -48,24 +48,24 @@ class RunningServer:
             node.start(name, self.launch.trial, process, port)
             self.started.append((node, name))
 
-    def stop(self) -> tuple[str, ...]:
-        """End every process group, the server first: in some engines the others wait for its word. What is left.
+    def stop(self) -> None:
+        """End every process group, the server first: in some engines the others wait for its word.
+
+        What is left is in the ledger of its machine.
 
         Raises:
             NodeLost: a node went away; on all others everything has ended.
         """
-        left: list[str] = []
         lost: NodeLost | None = None
         for index, (node, name) in enumerate(self.started):
             try:
                 grace_s = self.limits.stop if index == 0 else min(self.limits.stop, _FOLLOWER_STOP_S)
-                left += node.stop(name, grace_s).left
+                node.stop(name, grace_s)
             except NodeLost as error:
                 lost = error  # the others still have to end
         self.started.clear()
         if lost is not None:
             raise lost
-        return tuple(left)
 
     def logs(self) -> list[str]:
         """What each node wrote so far."""
