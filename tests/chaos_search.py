@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import partitune.execution.drivers
+import partitune.execution.simulator_driver
 from partitune.candidate import Candidate, Measurement
 from partitune.cli import main
 from partitune.execution.simulator_driver import SimulatorDriver
@@ -33,5 +33,5 @@ class SlowSimulator(SimulatorDriver):
 if __name__ == "__main__":
     from tests import chaos_search  # as workers know it, not as __main__
 
-    vars(partitune.execution.drivers)["SimulatorDriver"] = chaos_search.SlowSimulator
+    vars(partitune.execution.simulator_driver)["SimulatorDriver"] = chaos_search.SlowSimulator
     sys.exit(main(sys.argv[1:]))
