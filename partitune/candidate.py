@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -156,12 +156,6 @@ class Measurement:
         """JSON object of every field."""
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Measurement:
-        """Inverse of `to_json`."""
-        rest = {key: value for key, value in data.items() if key != "stages"}
-        return cls(stages=tuple(StageReport(**row) for row in data["stages"]), **rest)
-
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -192,6 +186,8 @@ def flaw_in(value: object, name: str = "result") -> str | None:
         return None if math.isfinite(value) else f"{name} is {value}"
     if isinstance(value, int):
         return None if -(2**63) <= value < 2**63 else f"{name} is {value}, beyond 64 bits"
+    if is_dataclass(value):
+        value = {part.name: getattr(value, part.name) for part in fields(value)}
     if isinstance(value, Mapping):
         keys = next((f"{name} has the key {key!r}, not a text" for key in value if not isinstance(key, str)), None)
         return keys or next((flaw for key, item in value.items() if (flaw := flaw_in(item, f"{name}.{key}"))), None)

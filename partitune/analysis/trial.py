@@ -1,4 +1,8 @@
-"""A finished trial of a study: what the search stores, jobs send home and every conclusion is drawn from."""
+"""What a study holds: finished trials, and beside them what was only simulated and what was run again.
+
+Decision: the search stores these values, jobs send them home and every conclusion is drawn from them. Whoever writes
+one down, in rows or in lines of a log, reads it back by its types, so they are described here and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from partitune.analysis.final import Phase, Run
 from partitune.candidate import DEFAULT, Result, Submission
 from partitune.partition import format_partition
 
@@ -16,10 +21,10 @@ class Trial:
 
     study: str
     number: int
-    revision: int  # of the study's spec that it was measured under
     origin: str  # why it was tried and which plan it was: `exact:front-0`
     finished_at: datetime  # UTC
     result: Result
+    revision: int = 0  # of the study's spec that it was measured under
 
     @property
     def is_default(self) -> bool:
@@ -40,3 +45,34 @@ class Trial:
     def plan_digest(self) -> str:
         """12 hex digits of the partition alone; equal partitions have equal digests in any process."""
         return hashlib.sha256(format_partition(self.result.candidate.partition).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """A candidate as it was simulated before a launch, without its stages."""
+
+    study: str
+    origin: str  # as that of a trial
+    result: Result
+
+    @property
+    def submission(self) -> Submission:
+        """What was asked for, as `origin` says it in one text."""
+        return Submission.labelled(self.result.candidate, self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One run of a final, without its stages."""
+
+    study: str
+    phase: Phase
+    repeat: int  # as that of a `Run`
+    trial: int  # number of the trial that was run again
+    finished_at: datetime  # UTC
+    result: Result
+
+    @property
+    def run(self) -> Run:
+        """Which run of the final it was."""
+        return Run(self.phase, self.repeat, self.trial)

@@ -7,9 +7,9 @@ spec is never mixed with it.
 
 from __future__ import annotations
 
-from partitune.analysis.final import Run
+from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.errors import ClusterError
-from partitune.jobs.messages import Decoder, EndMessage, RepeatMessage, ScreenedMessage, StudyMessage, TrialMessage
+from partitune.jobs.messages import Decoder, EndMessage, StudyMessage
 from partitune.store import Store, StudyState
 
 
@@ -40,12 +40,11 @@ class Home:
                 raise ClusterError(
                     f"the job's log holds a trial of the study {message.study!r} before the study itself"
                 )
-            case ScreenedMessage():
+            case Screened():
                 self._store.record_screened(message.study, message.origin, message.result)
-            case RepeatMessage():
-                run = Run(message.phase, message.repeat, message.trial)
-                self._store.record_repeat(message.study, run, message.result, finished_at=message.finished_at)
-            case TrialMessage():
+            case Repeat():
+                self._store.record_repeat(message.study, message.run, message.result, finished_at=message.finished_at)
+            case Trial():
                 self._store.record(
                     message.study, message.number, message.result, message.origin, finished_at=message.finished_at
                 )
@@ -64,7 +63,7 @@ class Home:
     def _enter(self, store: Store, study: StudyMessage) -> None:
         self.trials[study.name] = 0
         self._open.add(study.name)
-        known = study.name in {one.name for one in store.studies()}
+        known = study.name in {stored.name for stored in store.studies()}
         (store.resume if known else store.create_study)(
             study.name,
             study.spec,

@@ -14,14 +14,14 @@ import binascii
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from partitune.analysis.final import Phase
-from partitune.candidate import Result
+from partitune.analysis.trial import Repeat, Screened, Trial
+from partitune.candidate import Candidate
 from partitune.errors import ClusterError
 from partitune.store import StudyState
 
@@ -29,9 +29,9 @@ from partitune.store import StudyState
 PIECE = 4000
 #: Largest message, unpacked; a trial of 128 stages has 40 KiB.
 MAX_BYTES = 16 << 20
-_Count = Annotated[int, Field(ge=0, lt=2**63)]  # what a database column holds
-_Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
-_Time = Annotated[AwareDatetime, Field(ge=datetime(2020, 1, 1, tzinfo=UTC))]
+#: Nothing was sent before; a clock that says so is wrong.
+_EARLIEST = datetime(2020, 1, 1, tzinfo=UTC)
+_LONGEST_NAME = 1000
 _MARK = re.compile(r"@partitune(\+?) ([A-Za-z0-9+/]+=*)\n?$")
 
 
@@ -39,66 +39,40 @@ _MARK = re.compile(r"@partitune(\+?) ([A-Za-z0-9+/]+=*)\n?$")
 class StudyMessage:
     """What `Store.create_study` needs."""
 
-    name: _Text
+    name: str
     spec: Mapping[str, Any]
-    engine: _Text
-    engine_version: _Text
-    runner: _Text
-    random_seed: _Count
-    kind: Literal["study"] = "study"
-
-
-@dataclass(frozen=True, slots=True)
-class TrialMessage:
-    """What `Store.record` needs."""
-
-    study: _Text
-    number: _Count
-    origin: _Text
-    finished_at: _Time
-    result: Result
-    kind: Literal["trial"] = "trial"
-
-
-@dataclass(frozen=True, slots=True)
-class ScreenedMessage:
-    """What `Store.record_screened` needs."""
-
-    study: _Text
-    origin: _Text
-    result: Result
-    kind: Literal["screened"] = "screened"
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatMessage:
-    """What `Store.record_repeat` needs."""
-
-    study: _Text
-    phase: Phase
-    repeat: _Count
-    trial: _Count
-    finished_at: _Time
-    result: Result
-    kind: Literal["repeat"] = "repeat"
+    engine: str
+    engine_version: str
+    runner: str
+    random_seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndMessage:
     """How a study ended, for now."""
 
-    study: _Text
+    study: str
     state: StudyState
-    kind: Literal["end"] = "end"
 
 
-Message = StudyMessage | ScreenedMessage | TrialMessage | RepeatMessage | EndMessage
-_ADAPTER: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
+Message = StudyMessage | Screened | Trial | Repeat | EndMessage
+#: What a message is called in the log.
+KINDS: dict[type[Message], str] = {
+    StudyMessage: "study",
+    Screened: "screened",
+    Trial: "trial",
+    Repeat: "repeat",
+    EndMessage: "end",
+}
+_ADAPTERS: dict[str, TypeAdapter[Message]] = {name: TypeAdapter(kind) for kind, name in KINDS.items()}
+_OBJECT = TypeAdapter(dict[str, Any])
 
 
 def encode(message: Message) -> list[str]:
     """The lines of `message`, each with its line end."""
-    packed = base64.b64encode(zlib.compress(_ADAPTER.dump_json(message), 9)).decode()
+    kind = KINDS[type(message)]
+    content = {**_ADAPTERS[kind].dump_python(message, mode="json"), "kind": kind}
+    packed = base64.b64encode(zlib.compress(_OBJECT.dump_json(content), 9)).decode()
     pieces = [packed[start : start + PIECE] for start in range(0, len(packed), PIECE)]
     return [f"@partitune+ {piece}\n" for piece in pieces[:-1]] + [f"@partitune {pieces[-1]}\n"]
 
@@ -134,10 +108,30 @@ def _decode(packed: str) -> Message:
         content = unpacker.decompress(base64.b64decode(packed, validate=True), MAX_BYTES)
         if not unpacker.eof:
             raise ValueError(f"cut off, or larger than {MAX_BYTES >> 20} MiB")
-        return _ADAPTER.validate_json(content)
+        return _read(_OBJECT.validate_json(content))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ClusterError(f"the job's log holds a damaged message: {place}: {first['msg']}") from error
-    except (binascii.Error, zlib.error, ValueError) as error:
+    except (binascii.Error, zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ClusterError(f"the job's log holds a damaged message: {error}") from error
+
+
+def _read(content: dict[str, Any]) -> Message:
+    kind = content.pop("kind", None)
+    if kind not in KINDS.values():
+        raise ValueError(f"its kind is {kind!r}")
+    result = content.get("result")
+    if isinstance(result, dict) and isinstance(result.get("candidate"), dict) and "knobs" in result["candidate"]:
+        # As it was sent before 2026-12, when the layout was one of the flags.
+        result["candidate"] = asdict(Candidate.from_json(result["candidate"]))
+    message = _ADAPTERS[kind].validate_json(_OBJECT.dump_json(content), strict=True)
+    for part in fields(message):
+        match getattr(message, part.name):
+            case str() as text if len(text) > _LONGEST_NAME or "\0" in text:
+                raise ValueError(f"{part.name} is no name")
+            case int() as number if not 0 <= number < 2**63:  # what a database column holds
+                raise ValueError(f"{part.name} is {number}")
+            case datetime() as time if time.tzinfo is None or time < _EARLIEST:
+                raise ValueError(f"{part.name} is {time}")
+    return message

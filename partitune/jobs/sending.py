@@ -16,19 +16,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from partitune.errors import StoreError
-from partitune.jobs.messages import (
-    EndMessage,
-    Message,
-    RepeatMessage,
-    ScreenedMessage,
-    StudyMessage,
-    TrialMessage,
-    encode,
-)
+from partitune.jobs.messages import EndMessage, Message, StudyMessage, encode
 from partitune.store import Store
 
 #: Seconds a search has to end by itself after SIGTERM.
@@ -58,25 +50,15 @@ class Sender:
                         )
                     )
                     self._sent[study.name, "study"] = 1
-                screened = (ScreenedMessage(study.name, one.origin, one.result) for one in store.screened(study.name))
-                trials = (
-                    TrialMessage(study.name, one.number, one.origin, one.finished_at, one.result)
-                    for one in store.trials(study.name)
-                )
-                repeats = (
-                    RepeatMessage(study.name, one.run.phase, one.run.repeat, one.run.trial, one.finished_at, one.result)
-                    for one in store.repeats(study.name)
-                )
-                for messages in (screened, trials, repeats):
-                    self._send_rest(messages)
-
-    def _send_rest(self, messages: Iterable[ScreenedMessage | TrialMessage | RepeatMessage]) -> None:
-        """Those that were not sent yet; they only ever become more."""
-        for count, message in enumerate(messages, 1):
-            which = (message.study, message.kind)
-            if count > self._sent[which]:
-                self._send(message)
-                self._sent[which] = count
+                records: dict[str, Sequence[Message]] = {
+                    "screened": store.screened(study.name),
+                    "trials": store.trials(study.name),
+                    "repeats": store.repeats(study.name),
+                }
+                for kind, messages in records.items():  # each only ever becomes longer
+                    for message in messages[self._sent[study.name, kind] :]:
+                        self._send(message)
+                        self._sent[study.name, kind] += 1
 
     def send_ends(self) -> None:
         """Send how every study ended. Raises StoreError."""

@@ -1,15 +1,12 @@
 """results.db: finished trials, durably. `Store` is the door."""
 
-from partitune.store.beside_trials import RepeatRecord, ScreenedRecord
 from partitune.store.migrations import OlderSchema
 from partitune.store.records import StudyRecord, StudyState
 from partitune.store.store import Resumed, SpecChanged, Store, check_study_name
 
 __all__ = [
     "OlderSchema",
-    "RepeatRecord",
     "Resumed",
-    "ScreenedRecord",
     "SpecChanged",
     "Store",
     "StudyRecord",

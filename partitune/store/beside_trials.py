@@ -8,42 +8,21 @@ stopped and no run is made twice. Stages are left out: what is compared later ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any
 
 from sqlalchemy import Row, Table, insert, select
 from sqlalchemy.orm import Session
 
-from partitune.analysis.final import Phase, Run
-from partitune.candidate import Result, Submission
+from partitune.analysis.final import Run
+from partitune.analysis.trial import Repeat, Screened
+from partitune.candidate import Result
 from partitune.errors import StoreError
 from partitune.store.cells import Cells
 from partitune.store.database import Database
 from partitune.store.records import flaw_of, printable, result_columns, result_of
-from partitune.store.schema import RepeatRow, ScreenedRow, StudyRow
-
-
-@dataclass(frozen=True, slots=True)
-class ScreenedRecord:
-    """One candidate as it was simulated, without its stages."""
-
-    origin: str
-    result: Result
-
-    @property
-    def submission(self) -> Submission:
-        """What was asked for, as `origin` says it in one text."""
-        return Submission.labelled(self.result.candidate, self.origin)
-
-
-@dataclass(frozen=True, slots=True)
-class RepeatRecord:
-    """One run of a final, without its stages. `finished_at` is UTC."""
-
-    run: Run
-    finished_at: datetime
-    result: Result
+from partitune.store.schema import RepeatRow, ScreenedRow
 
 
 class BesideTrials(Database):
@@ -59,11 +38,11 @@ class BesideTrials(Database):
             if session.scalar(stored.where(kind.digest == result.candidate.digest)) is None:
                 session.execute(insert(kind), {**mine, "origin": origin, **result_columns(result)})
 
-    def screened(self, study: str) -> list[ScreenedRecord]:
+    def screened(self, study: str) -> list[Screened]:
         """Simulated candidates in their order."""
         with self._reading() as session:
             return [
-                ScreenedRecord(cells.text("origin", row.origin), result_of(row, cells))
+                cells.checked(Screened(study, row.origin, result_of(row, cells)), row)
                 for row, cells in self._rows(session, ScreenedRow, study, "simulated candidate")
             ]
 
@@ -76,7 +55,7 @@ class BesideTrials(Database):
         self._refuse_flaw(study, f"{run.text}", result)
         now = finished_at or datetime.now(UTC)
         with self._writing() as session:
-            stored = {one.run: one.result for one in self._repeats(session, study)}
+            stored = {repeat.run: repeat.result for repeat in self._repeats(session, study)}
             if run not in stored:
                 row = self._row(session, study)
                 mine = {"study_id": row.id, "revision": self._revision(row), "finished_at": now.isoformat()}
@@ -88,29 +67,28 @@ class BesideTrials(Database):
                     "runs never change"
                 )
 
-    def repeats(self, study: str) -> list[RepeatRecord]:
+    def repeats(self, study: str) -> list[Repeat]:
         """Runs of the final, in the order in which they ended."""
         with self._reading() as session:
             return self._repeats(session, study)
 
-    def _repeats(self, session: Session, study: str) -> list[RepeatRecord]:
-        found = []
+    def _repeats(self, session: Session, study: str) -> list[Repeat]:
+        repeats = []
         for row, cells in self._rows(session, RepeatRow, study, "repeat"):
-            if row.phase not in get_args(Phase):
-                cells.reject("phase", row.phase, f"one of {', '.join(get_args(Phase))}")
-            run = Run(row.phase, cells.integer("repeat", row.repeat), cells.integer("trial", row.trial))
-            finished_at = cells.time("finished_at", row.finished_at)
-            found.append(RepeatRecord(run, finished_at, replace(result_of(row, cells), repeat=run.load)))
-        return found
+            ended = cells.time("finished_at", row.finished_at)
+            repeat = Repeat(study, row.phase, row.repeat, row.trial, ended, result_of(row, cells))
+            load = cells.checked(repeat, row).run.load
+            repeats.append(replace(repeat, result=replace(repeat.result, repeat=load)))
+        return repeats
 
     def _rows(
         self, session: Session, kind: type[ScreenedRow] | type[RepeatRow], study: str, name: str
     ) -> Iterator[tuple[Row[Any], Cells]]:
-        row: StudyRow = self._row(session, study)
+        owner = self._row(session, study)
         table: Table = kind.__table__  # type: ignore[assignment]  # SQLAlchemy calls it a FromClause
-        of_study = (table.c.study_id == row.id, table.c.revision == self._revision(row))
-        for number, found in enumerate(session.execute(select(*table.c).where(*of_study).order_by(table.c.id)), 1):
-            yield found, Cells(self.label, table.name, f"{name} {number} of study {study}")
+        of_study = (table.c.study_id == owner.id, table.c.revision == self._revision(owner))
+        for number, row in enumerate(session.execute(select(*table.c).where(*of_study).order_by(table.c.id)), 1):
+            yield row, Cells(self.label, table.name, f"{name} {number} of study {study}")
 
     def _refuse_flaw(self, study: str, what: str, result: Result) -> None:
         if flaw := flaw_of(result):

@@ -9,27 +9,51 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from sqlalchemy import Row
+
+from partitune.analysis.final import Phase
+from partitune.analysis.trial import Repeat, Screened, Trial
+from partitune.candidate import StageReport
 from partitune.errors import StoreError
 
 _PARTITION = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
+#: What is read from rows: the same values that were measured, and their types are the one description of a row.
+_RECORDS: dict[type, TypeAdapter[Any]] = {
+    kind: TypeAdapter(
+        list[kind],  # type: ignore[valid-type]  # mypy wants it written out; of a list, because only that takes a config
+        config=ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always"),
+    )
+    for kind in (StageReport, Trial, Screened, Repeat)
+}
+#: What a column holds where the type of one value does not say it.
+_HOLDS = {
+    "kinds": "a JSON object of integers",
+    "metrics": "a JSON object of numbers",
+    "constraints": "a JSON object of numbers",
+    "measurement": "the rest of a measurement (regime, kv_blocks, ...)",
+    "phase": f"one of {', '.join(get_args(Phase))}",
+}
+_TYPES = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+}
 
 Name = TypeVar("Name", bound=StrEnum)
+Record = TypeVar("Record", StageReport, Trial, Screened, Repeat)
 
 
 def to_json(value: object) -> str:
     """The JSON text that is stored: keys in order, so that equal values are equal texts. No NaN, no infinity."""
     return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
-
-
-def to_partition(layers: tuple[int, ...]) -> str:
-    """`11,11,12`: layers per stage as the engines spell them."""
-    return ",".join(str(count) for count in layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +79,6 @@ class Cells:
     def integer(self, column: str, value: object) -> int:
         """An integer."""
         return value if isinstance(value, int) else self.reject(column, value, "an integer")
-
-    def real(self, column: str, value: object) -> float:
-        """A finite number."""
-        return (
-            value if isinstance(value, float) and abs(value) < float("inf") else self.reject(column, value, "a number")
-        )
-
-    def boolean(self, column: str, value: object) -> bool:
-        """True or false."""
-        return value if isinstance(value, bool) else self.reject(column, value, "true or false")
 
     def time(self, column: str, value: object) -> datetime:
         """A time with its zone, ISO 8601."""
@@ -95,19 +109,27 @@ class Cells:
             self.reject(column, value, "JSON")
         return decoded if isinstance(decoded, dict) else self.reject(column, value, "a JSON object")
 
-    def numbers(self, column: str, value: object) -> dict[str, float]:
-        """A JSON object of numbers, such as metrics."""
-        found = self.mapping(column, value)
-        if not all(isinstance(number, int | float) for number in found.values()):
-            self.reject(column, value, "a JSON object of numbers")
-        return found
+    def checked(self, record: Record, row: Row[Any]) -> Record:
+        """`record`, when every value that was taken for it from the columns of `row` has its type."""
+        try:
+            _RECORDS[type(record)].validate_python([record])
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            column = _column([str(name) for name in fault["loc"][1:]])
+            self.reject(column, getattr(row, column), _HOLDS.get(column) or _TYPES.get(fault["type"], fault["msg"]))
+        return record
 
-    def counts(self, column: str, value: object) -> Mapping[str, int]:
-        """A JSON object of integers, such as layers by kind."""
-        found = self.mapping(column, value)
-        if not all(isinstance(number, int) for number in found.values()):
-            self.reject(column, value, "a JSON object of integers")
-        return found
+
+def _column(path: list[str]) -> str:
+    """The column that holds a field of a record."""
+    match path[1:] if path[0] == "result" else path:
+        case ["candidate", name, *_]:
+            return "partition" if name == "partition" else "knobs"
+        case ["measurement", "metrics" | "simulated" as name, *_]:
+            return name
+        case [name, *_]:
+            return name
+    raise AssertionError(path)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -6,32 +6,26 @@ study into a new sampler teaches it exactly what it knew. What cannot be read ba
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Row
 
 from partitune.analysis.trial import Trial
 from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport, flaw_in
-from partitune.errors import StoreError
-from partitune.store.cells import Cells, to_json, to_partition
+from partitune.partition import format_partition
+from partitune.store.cells import Cells, to_json
 from partitune.store.schema import StageRow, StudyRow, TrialRow
 
 _MAX_DURATION_S = 1e9  # 31 years: beyond it a start time cannot be computed
 #: Fields of a Measurement that have a column or a table of their own; the rest share one JSON cell.
 _OWN_COLUMNS = frozenset({"metrics", "stages", "simulated"})
-_MEASUREMENT_FIELDS = tuple(field.name for field in fields(Measurement))
+_REST = tuple(field.name for field in fields(Measurement) if field.name not in _OWN_COLUMNS)
 _STAGE_FIELDS = tuple(field.name for field in fields(StageReport))
-#: Of a stage's columns after its trial, without `kinds`.
-_STAGE_TYPES = [int, int, float, float, float, float, int, int, int, int]
-_STAGE_FIGURES = attrgetter(*(name for name in _STAGE_FIELDS if name != "kinds"))
 
 
 class StudyState(StrEnum):
@@ -83,32 +77,10 @@ def flaw_of(result: Result) -> str | None:
     if not 0 <= result.duration_s <= _MAX_DURATION_S:
         return f"duration_s is {result.duration_s}"
     return (
-        flaw_in(result.candidate.to_json(), "candidate")
+        flaw_in(result.candidate, "candidate")
         or flaw_in(result.constraints, "constraints")
-        or (flaw_in(_measurement_fields(measurement), "measurement") if measurement else None)
+        or flaw_in(measurement, "measurement")
     )
-
-
-def _measurement_fields(value: Measurement) -> dict[str, Any]:
-    found = {name: getattr(value, name) for name in _MEASUREMENT_FIELDS}
-    # Of a stage that is what it should be, and there are many of them, only the kinds are looked at again.
-    found["stages"] = [
-        {"kinds": stage.kinds} if _is_sound(_STAGE_FIGURES(stage)) else _stage_fields(stage) for stage in value.stages
-    ]
-    return found
-
-
-def _is_sound(figures: Sequence[Any]) -> bool:
-    """True when the figures of a stage, in the order of its fields, have their types and fit their columns."""
-    return (
-        [type(value) for value in figures] == _STAGE_TYPES
-        and math.isfinite(sum(figures[2:6]))
-        and all(-(2**63) <= value < 2**63 for value in (*figures[:2], *figures[6:]))
-    )
-
-
-def _stage_fields(value: StageReport) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in _STAGE_FIELDS}
 
 
 def to_rows(
@@ -127,14 +99,17 @@ def to_rows(
         "finished_at": finished_at.isoformat(),
     }
     stages = () if result.measurement is None else result.measurement.stages
-    return trial, [_stage_fields(stage) | {"kinds": to_json(dict(stage.kinds))} for stage in stages]
+    return trial, [
+        {name: getattr(stage, name) for name in _STAGE_FIELDS} | {"kinds": to_json(dict(stage.kinds))}
+        for stage in stages
+    ]
 
 
 def result_columns(result: Result) -> dict[str, Any]:
     """The columns of a result without its stages. `result` has no flaw."""
     measurement = result.measurement
     columns: dict[str, Any] = {
-        "partition": to_partition(result.candidate.partition),
+        "partition": format_partition(result.candidate.partition),
         "knobs": to_json(result.candidate.settings),
         "digest": result.candidate.digest,
         "outcome": result.outcome.value,
@@ -147,7 +122,7 @@ def result_columns(result: Result) -> dict[str, Any]:
     }
     if measurement is None:
         return columns
-    rest = {name: getattr(measurement, name) for name in _MEASUREMENT_FIELDS if name not in _OWN_COLUMNS}
+    rest = {name: getattr(measurement, name) for name in _REST}
     return {
         **columns,
         "simulated": measurement.simulated,
@@ -164,75 +139,41 @@ def printable(reason: str) -> str:
 def trial_of(row: Row[Any], stages: Sequence[Row[Any]], study: str, database: str) -> Trial:
     """The trial of a row of `TrialRow` and the rows of `StageRow` it has. Raises StoreError for a damaged cell."""
     cells = Cells(database, TrialRow.__tablename__, f"trial {row.number} of study {study}")
-    reports = tuple(_sound_stage(stage) or _stage(stage, row.number, study, database) for stage in stages)
+    reports = tuple(_stage(stage, row.number, study, database) for stage in stages)
     cells.text("plan_digest", row.plan_digest)
     cells.time("started_at", row.started_at)
-    return Trial(
-        study=study,
-        number=cells.integer("number", row.number),
-        revision=cells.integer("revision", row.revision),
-        origin=cells.text("origin", row.origin),
-        finished_at=cells.time("finished_at", row.finished_at),
-        result=result_of(row, cells, reports),
-    )
+    finished_at = cells.time("finished_at", row.finished_at)
+    trial = Trial(study, row.number, row.origin, finished_at, result_of(row, cells, reports), row.revision)
+    return cells.checked(trial, row)
 
 
 def result_of(row: Row[Any], cells: Cells, stages: tuple[StageReport, ...] = ()) -> Result:
-    """The result in the columns that `result_columns` makes. Raises StoreError for a damaged cell."""
+    """The result in the columns that `result_columns` makes, its values not yet `checked`. Raises StoreError."""
     outcome = cells.one_of("outcome", row.outcome, Outcome)
     measured = row.metrics is not None or outcome is Outcome.OK
     return Result(
         candidate=Candidate.of_settings(cells.partition("partition", row.partition), cells.mapping("knobs", row.knobs)),
         outcome=outcome,
-        reason=cells.text("reason", row.reason),
+        reason=row.reason,
         measurement=_measurement(row, stages, cells) if measured else None,
-        constraints=cells.numbers("constraints", row.constraints),
-        duration_s=cells.real("duration_s", row.duration_s),
+        constraints=cells.mapping("constraints", row.constraints),
+        duration_s=row.duration_s,
     )
 
 
 def _measurement(row: Row[Any], stages: tuple[StageReport, ...], cells: Cells) -> Measurement:
-    metrics = cells.numbers("metrics", row.metrics)
-    simulated = cells.boolean("simulated", row.simulated)
+    metrics = cells.mapping("metrics", row.metrics)
     rest = cells.mapping("measurement", row.measurement)
     try:
-        return Measurement(metrics=metrics, stages=stages, simulated=simulated, **rest)
+        return Measurement(metrics=metrics, stages=stages, simulated=row.simulated, **rest)
     except TypeError:
         cells.reject("measurement", row.measurement, "the rest of a measurement (regime, kv_blocks, ...)")
 
 
-def _sound_stage(row: Row[Any]) -> StageReport | None:
-    """The report of a row in which everything is what it should be: nearly all, and there are many of them."""
-    _, stage, layers, kinds, *figures = tuple(row)
-    if not _is_sound((stage, layers, *figures)):
-        return None
-    counts = _counts(kinds)
-    return None if counts is None else StageReport(stage, layers, counts, *figures)
-
-
-@functools.lru_cache(maxsize=1024)
-def _counts(text: str) -> Mapping[str, int] | None:
-    try:
-        return Cells("", "", "").counts("kinds", text)
-    except StoreError:
-        return None
-
-
 def _stage(row: Row[Any], trial: int, study: str, database: str) -> StageReport:
     cells = Cells(database, StageRow.__tablename__, f"stage {row.stage} of trial {trial} of study {study}")
-    return StageReport(
-        stage=cells.integer("stage", row.stage),
-        layers=cells.integer("layers", row.layers),
-        kinds=cells.counts("kinds", row.kinds),
-        compute_s=cells.real("compute_s", row.compute_s),
-        transfer_s=cells.real("transfer_s", row.transfer_s),
-        wait_s=cells.real("wait_s", row.wait_s),
-        busy_fraction=cells.real("busy_fraction", row.busy_fraction),
-        weights_bytes=cells.integer("weights_bytes", row.weights_bytes),
-        free_bytes=cells.integer("free_bytes", row.free_bytes),
-        kv_blocks=cells.integer("kv_blocks", row.kv_blocks),
-        stranded_bytes=cells.integer("stranded_bytes", row.stranded_bytes),
-    )
+    _, stage, layers, kinds, *figures = tuple(row)
+    return cells.checked(StageReport(stage, layers, cells.mapping("kinds", kinds), *figures), row)
 
 
 def study_record(row: StudyRow, database: str) -> StudyRecord:

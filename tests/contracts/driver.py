@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+from pydantic import TypeAdapter
+
 from partitune.candidate import Candidate, Measurement, Outcome, flaw_in
 from partitune.execution.driver import Driver, run
 
@@ -29,7 +31,7 @@ class DriverContract:
         assert found.kv_blocks <= min(stage.kv_blocks for stage in found.stages)
         assert all(0 <= stage.busy_fraction <= 1 for stage in found.stages)
         assert flaw_in(found.to_json()) is None
-        assert Measurement.from_json(found.to_json()) == found
+        assert TypeAdapter(Measurement).validate_python(found.to_json()) == found
 
     def test_equal_candidates_measure_equally_in_any_process(self) -> None:
         driver = self.driver()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from partitune.candidate import Measurement, Outcome, Result, flaw_in
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT, run
@@ -58,7 +59,7 @@ def test_a_good_candidate_is_measured_and_nothing_is_left(bench: Bench) -> None:
     assert found.metrics["output_throughput_tok_s"] == pytest.approx(24 * 12 / found.metrics["makespan_s"], rel=0.01)
     assert found.metrics["launch_s"] > 0
     assert flaw_in(found.to_json()) is None
-    assert Measurement.from_json(found.to_json()) == found
+    assert TypeAdapter(Measurement).validate_python(found.to_json()) == found
 
 
 def test_every_window_and_every_fresh_server_counts_as_one_median(bench: Bench) -> None:

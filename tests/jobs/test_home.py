@@ -8,6 +8,7 @@ import random
 import string
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitune.analysis.final import Run
-from partitune.candidate import Outcome
+from partitune.analysis.trial import Trial
+from partitune.candidate import Candidate, Outcome
 from partitune.errors import ClusterError, StoreError
 from partitune.jobs.home import Home
-from partitune.jobs.messages import MAX_BYTES, PIECE, Decoder, EndMessage, StudyMessage, TrialMessage, encode
+from partitune.jobs.messages import KINDS, MAX_BYTES, PIECE, Decoder, EndMessage, StudyMessage, encode
 from partitune.jobs.sending import Sender
 from partitune.store import Store, StudyState
 from tests.store_examples import SPEC, failed, filled, ok, start
@@ -36,8 +38,8 @@ def sent(database: Path) -> list[str]:
     return lines
 
 
-def trial(number: int = 0) -> TrialMessage:
-    return TrialMessage("k3", number, "sampler:0", datetime(2026, 11, 29, tzinfo=UTC), ok(knob=number))
+def trial(number: int = 0) -> Trial:
+    return Trial("k3", number, "sampler:0", datetime(2026, 11, 29, tzinfo=UTC), ok(knob=number))
 
 
 def test_a_database_comes_home_whole(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_what_is_new_is_sent_once(tmp_path: Path) -> None:
             sender.send_new()
     decoder = Decoder()
     found = [message for line in lines if (message := decoder.feed(line)[1])]
-    assert [m.number if isinstance(m, TrialMessage) else m.kind for m in found] == ["study", 0, 1, 2, 3]
+    assert [m.number if isinstance(m, Trial) else KINDS[type(m)] for m in found] == ["study", 0, 1, 2, 3]
 
 
 def test_coming_home_twice_changes_nothing_and_goes_on(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_text_and_results_are_told_apart_even_on_one_line() -> None:
 
 def test_ten_megabytes_come_through_in_pieces() -> None:
     letters = random.Random(0).choices(string.ascii_letters + string.digits, k=10 * 2**20)
-    message = TrialMessage("k3", 0, "seed:0", datetime(2026, 11, 29, tzinfo=UTC), failed(reason="".join(letters)))
+    message = Trial("k3", 0, "seed:0", datetime(2026, 11, 29, tzinfo=UTC), failed(reason="".join(letters)))
     lines = encode(message)
     assert max(map(len, lines)) <= PIECE + len("@partitune+ \n")
     assert sum(map(len, lines)) < 1.1 * len(letters)
@@ -133,6 +135,16 @@ def packed(value: object) -> str:
 TRIAL = json.loads(
     zlib.decompress(base64.b64decode("".join(line.split()[1] for line in encode(trial()))))  # as it is sent
 )
+
+
+def test_a_log_of_an_earlier_release_keeps_its_flags_and_its_layout() -> None:
+    candidate = {"partition": [47, 46], "knobs": {"layout": "tp1-pp2", "max_num_seqs": 64}}
+    sent_then = {**TRIAL, "result": {**TRIAL["result"], "candidate": candidate}}
+    del sent_then["revision"]
+    message = Decoder().feed(packed(sent_then))[1]
+    assert isinstance(message, Trial)
+    assert message.result.candidate == Candidate((47, 46), {"max_num_seqs": 64}, "tp1-pp2")
+    assert replace(message, result=ok(knob=0)) == trial()
 
 
 @pytest.mark.parametrize(
