@@ -125,8 +125,8 @@ class _Projections:
 class AttentionTime:
     """Seconds of one token mixer on one TP rank."""
 
-    __slots__ = ("_fitted", "_fitted_prompts", "_mix", "_mix_measured", "_none", "_project", "_project_measured",
-                 "_small_s", "origins")  # fmt: skip
+    __slots__ = ("_fitted", "_fitted_prompts", "_mix", "_mix_measured", "_project", "_project_measured",
+                 "_small_s", "absent", "origins")  # fmt: skip
 
     def __init__(
         self, block: AttentionBlock, hidden_size: int, gpu: Gpu, layout: Layout, kernels: Kernels | None
@@ -135,7 +135,7 @@ class AttentionTime:
         # No table has a cache whose tokens are dealt out over ranks.
         kernels = None if layout.dcp > 1 and block.kv_bytes_per_token else kernels
         projections, mixer = measured_attention(block, hidden_size, layout.tp, kernels)
-        self._none = block.kind is Attention.NONE
+        self.absent = block.kind is Attention.NONE
         self._small_s = _small_kernels(block) * ELEMENTWISE_FIXED_S
         # There the fitted curve is truer for prompts of latent attention than the table, which was taken with 16-bit
         # kernels, at 128K tokens 1.5 times as slow as DeepSeek-R1-FP4 runs on GB300 (vllm issue 41682).
@@ -147,7 +147,7 @@ class AttentionTime:
 
     def __call__(self, batch: Batch) -> Seconds:
         """Seconds of the mixer and its projections for what a rank computes of `batch`, by what they rest on."""
-        if self._none or not batch.tokens:
+        if self.absent or not batch.tokens:
             return Seconds(0.0, 0.0)
         if batch.prefill_tokens and self._fitted_prompts:
             return Seconds(0.0, self._fitted.project(batch.tokens) + self._fitted(batch) + self._small_s)
@@ -230,14 +230,14 @@ class FfnTime:
     """Seconds of one feed-forward block on one TP rank: dense or shared part, and routed experts."""
 
     __slots__ = (
-        "_block", "_common", "_common_measured", "_expert_tokens", "_imbalance", "_portions", "_routed",
-        "_routed_measured", "_shared", "_small_s", "origins",
+        "_common", "_common_measured", "_expert_tokens", "_imbalance", "_portions", "_routed",
+        "_routed_measured", "_shared", "_small_s", "absent", "origins",
     )  # fmt: skip
 
     def __init__(
         self, block: FfnBlock, hidden_size: int, gpu: Gpu, layout: Layout, expert_kernel: str, kernels: Kernels | None
     ) -> None:
-        self._block, moe = block, block.kind is Ffn.MOE
+        self.absent, moe = block.kind is Ffn.NONE, block.kind is Ffn.MOE
         #: Where tokens are cut over the tensor ranks, a rank passes its share of them through whole shared experts.
         self._portions = layout.tp if moe and layout.sequence_parallel_moe else 1
         tp = layout.tp // self._portions
@@ -258,7 +258,7 @@ class FfnTime:
     def __call__(self, batch: Batch) -> Seconds:
         """Seconds for `batch`, the exchange of tokens apart (exchange.py)."""
         tokens = -(-batch.tokens // self._portions)
-        if self._block.kind is Ffn.NONE or not tokens:
+        if self.absent or not tokens:
             return Seconds(0.0, 0.0)
         common = self._common(tokens)
         routed = self._imbalance * self._routed(self._expert_tokens * batch.tokens) if self._routed else 0.0

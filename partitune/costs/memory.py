@@ -220,7 +220,7 @@ class MemoryModel:
             transient = np.maximum(activations, max(self._logits(stage), self._vision(stage)))
             handoff = handoffs * (self._token_bytes if stage else 0)
             held = weights + self._edge_weights(stage) + self._runtime()
-            budget, room = self._budget(stage), gpu.memory_bytes - reserved
+            budget, room = self._budget(stage), self._free(stage)
             batch = transient + handoff + banks + self._graphs(1) * held_layers
             if self.settings.static_share:
                 kv, beside, spare = budget - held, batch + handoff, room - budget
@@ -231,24 +231,26 @@ class MemoryModel:
             tensor[stage] = np.where(fits, kv, -np.inf)
         return tensor
 
+    def _free(self, stage: int) -> int:
+        """Bytes of a card of `stage` that nobody else holds."""
+        return self.placement.gpus[stage].memory_bytes - self.placement.reserved_bytes[stage]
+
     def _wanted(self, stage: int) -> int:
+        share = self.settings.gpu_memory_utilization
         if self.settings.static_share:
-            placed = zip(self.placement.gpus, self.placement.reserved_bytes, strict=True)
-            least = min(gpu.memory_bytes - reserved for gpu, reserved in placed) - self._runtime()
-            kept_free = math.ceil(least * (1 - self.settings.gpu_memory_utilization))
-            return self.placement.gpus[stage].memory_bytes - self.placement.reserved_bytes[stage] - kept_free
-        return math.ceil(self.placement.gpus[stage].memory_bytes * self.settings.gpu_memory_utilization)
+            least = min(map(self._free, range(self.placement.stages))) - self._runtime()
+            return self._free(stage) - math.ceil(least * (1 - share))
+        return math.ceil(self.placement.gpus[stage].memory_bytes * share)
 
     def _budget(self, stage: int) -> int:
-        return min(self._wanted(stage), self.placement.gpus[stage].memory_bytes - self.placement.reserved_bytes[stage])
+        return min(self._wanted(stage), self._free(stage))
 
     def _utilization_to_set(self, stage: int) -> float | None:
-        if self.settings.static_share:
-            return None  # measures what is free, and asks for no more
-        total = self.placement.gpus[stage].memory_bytes
-        free = total - self.placement.reserved_bytes[stage] - self._runtime()
+        free = self._free(stage) - self._runtime()
+        if self.settings.static_share or self._wanted(stage) <= free:
+            return None  # a static share is of what is free, and asks for no more
         # Rounded down to what a person types: one thousandth of an H200 is 0.14 GiB.
-        return None if self._wanted(stage) <= free else max(0.0, math.floor(1000 * free / total) / 1000)
+        return max(0.0, math.floor(1000 * free / self.placement.gpus[stage].memory_bytes) / 1000)
 
     def _edge_weights(self, stage: int) -> float:
         edges, tp, setting = self.architecture.edges, self.placement.tp, self.settings

@@ -78,16 +78,13 @@ class _GpuCosts:
             else None
             for block in ffn
         ]
-        self._has_attention = [block.kind is not Attention.NONE for block in attention]
-        self._has_ffn = [block.kind is not Ffn.NONE for block in ffn]
         self._hidden_bytes = hidden * architecture.dtype_bytes
         self._vector_s = self._hidden_bytes / (ELEMENTWISE_BANDWIDTH * gpu.bandwidth_bytes_s)
         self._head, origin = curve("gemm/bf16", gpu)
         self._edges, self._tp, self._logits_s = architecture.edges, tp, 4.0 / gpu.bandwidth_bytes_s
         self._measured_head = kernels.gemm(-(-self._edges.vocab_size // tp), hidden, "bf16") if kernels else None
         self.origins: set[Origin] = {*self.group.origins, *(() if self._measured_head else (origin,))}
-        self.origins.update(origin for block in self._attention for origin in block.origins)
-        self.origins.update(origin for block in self._ffn for origin in block.origins)
+        self.origins.update(*(mixer.origins for mixer in self._attention), *(ffn.origins for ffn in self._ffn))
 
     def blocks(self, batch: Batch) -> BlockSeconds:
         """Seconds of every distinct block, its all-reduce or exchange of tokens included."""
@@ -97,22 +94,22 @@ class _GpuCosts:
         gathered = self._context.gathering_s(whole)
         return BlockSeconds(
             tuple(
-                _sum(_sum(t(batch), reduce_s), Seconds(0.0, extra_s)) if has else _NOTHING
-                for t, has, extra_s in zip(self._attention, self._has_attention, gathered, strict=True)
+                _NOTHING if mixer.absent else _sum(_sum(mixer(batch), reduce_s), Seconds(0.0, extra_s))
+                for mixer, extra_s in zip(self._attention, gathered, strict=True)
             ),
             tuple(
-                _sum(t(batch), reduce_s if exchange is None else self._exchanged(exchange, batch, reduce_s))
-                if has
-                else _NOTHING
-                for t, has, exchange in zip(self._ffn, self._has_ffn, self._exchange, strict=True)
+                _NOTHING if ffn.absent else _sum(ffn(batch), self._around(exchange, batch, reduce_s))
+                for ffn, exchange in zip(self._ffn, self._exchange, strict=True)
             ),
             ELEMENTWISE_FIXED_S + _VECTORS_PER_NORM * vector_s,
             vector_s,
         )
 
     @staticmethod
-    def _exchanged(exchange: ExpertExchange, batch: Batch, reduce_s: Seconds) -> Seconds:
-        """What comes around an expert block in place of the all-reduce, or with it."""
+    def _around(exchange: ExpertExchange | None, batch: Batch, reduce_s: Seconds) -> Seconds:
+        """What comes after a feed-forward block: the all-reduce, or an exchange of tokens in its place or with it."""
+        if exchange is None:
+            return reduce_s
         moved = Seconds(0.0, exchange(batch.tokens))
         return _sum(moved, reduce_s) if exchange.all_reduces() else moved
 

@@ -40,8 +40,8 @@ class HeadShape:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockIndexer:
-    """MiniMax-M3's index branch: small query heads and one key choose blocks of tokens."""
+class Indexer:
+    """The branch of sparse attention that chooses which context tokens a query reads."""
 
     heads: int
     width: int
@@ -59,7 +59,7 @@ def grouped_query(
     gate_outputs: int = 0,
     window: int | None = None,
     owns_kv: bool = True,
-    indexer: BlockIndexer | None = None,
+    indexer: Indexer | None = None,
 ) -> AttentionBlock:
     """Multi-head or grouped-query attention, over the whole context, a window, or blocks chosen by an indexer.
 
@@ -119,17 +119,6 @@ class LatentShape:
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokenIndexer:
-    """The lightning indexer of DeepSeek sparse attention."""
-
-    heads: int
-    width: int
-    topk: int
-    inputs: int  # width its queries are projected from: the query rank, or the hidden size
-    owned: bool = True  # False: this layer reuses the choice of an earlier layer
-
-
 def latent(
     quantisation: Quantisation,
     module: str,
@@ -137,14 +126,16 @@ def latent(
     *,
     qkv_bias: bool = False,
     output_gate: bool = False,
-    indexer: TokenIndexer | None = None,
+    indexer: Indexer | None = None,
+    owns_index: bool = True,
     owns_kv: bool = True,
 ) -> AttentionBlock:
     """Multi-head latent attention, dense or over tokens chosen by an indexer.
 
     The latent is one KV head: every TP rank holds it whole, and with it the projections into the two latents and the
     whole indexer. `flops_per_pair` is that of expanded keys and values, which the engines use in prefill; sparse
-    attention works on the latent itself (all of it: vLLM 0.32 `deepseek_v2.py`, ReplicatedLinear and disable_tp).
+    attention works on the latent itself (all of it: vLLM 0.32 `deepseek_v2.py`, ReplicatedLinear and disable_tp). A
+    layer that does not own its index, or its KV, reuses an earlier layer's.
     """
     counter = WeightCounter(quantisation, module)
     width = shape.nope + shape.rope
@@ -166,10 +157,10 @@ def latent(
     index_flops = 0.0
     if indexer is not None:
         per_head = 2 * shape.kv_rank + shape.rope
-        if indexer.owned:
+        if owns_index:
             kv_bytes += index_key_bytes(indexer.width)
             index_flops = 2.0 * indexer.heads * indexer.width
-            counter.matrix("indexer.wq_b", indexer.heads * indexer.width, indexer.inputs, whole=True)
+            counter.matrix("indexer.wq_b", indexer.heads * indexer.width, shape.q_rank or shape.hidden, whole=True)
             counter.matrix("indexer.wk", indexer.width, shape.hidden, plain=True, whole=True)
             counter.matrix("indexer.weights_proj", indexer.heads, shape.hidden, plain=True, whole=True)
             counter.vector(2 * indexer.width, whole=True)

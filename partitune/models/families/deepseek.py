@@ -8,7 +8,7 @@ of an earlier layer, or its latent, must sit on the same stage: the engines keep
 from __future__ import annotations
 
 from partitune.models.architecture import Layer
-from partitune.models.attention import LatentShape, TokenIndexer, latent
+from partitune.models.attention import Indexer, LatentShape, latent
 from partitune.models.families.grouped import dense_prefix, draft_layers, experts_and_visits
 from partitune.models.feedforward import ExpertShape, experts_or_dense
 from partitune.models.fields import Fields
@@ -78,8 +78,14 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
     """Reader of the DeepSeek shape."""
     count = fields.layers()
     shape = latent_shape(fields)
-    sparse_attention = fields.has("index_topk")
-    indexes = index_sources(fields, count) if sparse_attention else list(range(count))
+    indexer, indexes = None, list(range(count))
+    if fields.has("index_topk"):
+        indexer = Indexer(
+            fields.integer("index_n_heads", high=65_536),
+            fields.integer("index_head_dim", high=65_536),
+            fields.integer("index_topk"),
+        )
+        indexes = index_sources(fields, count)
     latents = kv_sources(fields, count)
     # V2 has no routing bias: topk_method is not noaux_tc.
     experts = expert_shape(fields, shape.hidden, routing_bias=fields.text("topk_method", "noaux_tc") == "noaux_tc")
@@ -90,18 +96,15 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
 
     def layer(index: int, *, sparse: bool, owns_index: bool, owns_kv: bool) -> Layer:
         module = f"model.layers.{index}"
-        indexer = (
-            TokenIndexer(
-                fields.integer("index_n_heads", high=65_536),
-                fields.integer("index_head_dim", high=65_536),
-                fields.integer("index_topk"),
-                inputs=shape.q_rank or shape.hidden,
-                owned=owns_index,
-            )
-            if sparse_attention
-            else None
+        attention = latent(
+            quantisation,
+            f"{module}.self_attn",
+            shape,
+            qkv_bias=bias,
+            indexer=indexer,
+            owns_index=owns_index,
+            owns_kv=owns_kv,
         )
-        attention = latent(quantisation, f"{module}.self_attn", shape, qkv_bias=bias, indexer=indexer, owns_kv=owns_kv)
         ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, inner, routed=sparse)
         return Layer(index, attention, ffn, 2 * shape.hidden)
 

@@ -7,7 +7,7 @@ published checkpoint (M3's files are 854 GB, the model without them), so no draf
 from __future__ import annotations
 
 from partitune.models.architecture import Layer
-from partitune.models.attention import BlockIndexer, grouped_query
+from partitune.models.attention import Indexer, grouped_query
 from partitune.models.families.grouped import dense_prefix, experts_and_visits, head_shape
 from partitune.models.feedforward import ExpertShape, experts_or_dense, mixture
 from partitune.models.fields import Fields
@@ -43,12 +43,12 @@ def read_m1(fields: Fields, quantisation: Quantisation) -> Stack:
     return Stack(tuple(layers))
 
 
-def _indexer(fields: Fields) -> tuple[BlockIndexer | None, Fields | None]:
+def _indexer(fields: Fields) -> tuple[Indexer | None, Fields | None]:
     section = fields.section("sparse_attention_config")
     if section is None or not section.flag("use_sparse_attention", default=True):
         return None, None
     block = section.integer("sparse_block_size", high=65_536)
-    indexer = BlockIndexer(
+    indexer = Indexer(
         heads=section.integer("sparse_num_index_heads", high=65_536),
         width=section.integer("sparse_index_dim", high=65_536),
         topk=block * section.integer("sparse_topk_blocks", high=65_536),
