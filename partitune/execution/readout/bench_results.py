@@ -26,9 +26,10 @@ _MOST_BROKEN_LINES = 20
 _AGREEMENT = 0.02
 #: Metrics that only the tool can count.
 _RATES = frozenset({"goodput_req_s"})
+_REQUIRED = ("completed", "input_tokens", "output_tokens")
 _POINTS = ("mean", "p50", "p90", "p99")
 
-_Found = Mapping[str, object]
+_Result = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +66,26 @@ def read_bench(
             )
         result = runs[-1]
     counts = {
-        name: _count(result, form.keys[name], source, required=name in ("completed", "input_tokens", "output_tokens"))
-        for name in ("completed", "failed", "sent", "input_tokens", "output_tokens")
+        name: _count(result, form.keys[name], source, required=name in _REQUIRED)
+        for name in (*_REQUIRED, "failed", "sent")
     }
     duration_s = _number(result, form.keys["duration_s"], source)
     if duration_s is None or duration_s == 0:
         raise _missing(source, "duration", form.keys["duration_s"])
-    completed, output, total = counts["completed"] or 0, counts["output_tokens"] or 0, counts["input_tokens"] or 0
-    metrics = {"makespan_s": duration_s, "request_throughput_req_s": completed / duration_s}
-    metrics["output_throughput_tok_s"] = output / duration_s
-    metrics["total_throughput_tok_s"] = (output + total) / duration_s
+    completed, input_tokens, output_tokens = (counts[name] or 0 for name in _REQUIRED)
+    metrics = {
+        "makespan_s": duration_s,
+        "request_throughput_req_s": completed / duration_s,
+        "output_throughput_tok_s": output_tokens / duration_s,
+        "total_throughput_tok_s": (input_tokens + output_tokens) / duration_s,
+    }
     _compare(result, form, metrics, source)
     for what, (pattern, unit_ms) in form.latencies.items():
         for point in _POINTS:
-            value = _number(result, [pattern.format(word) for word in form.points[point]], source)
-            if value:
+            if value := _number(result, [pattern.format(word) for word in form.points[point]], source):
                 metrics[f"{what}_{point}_ms"] = value * unit_ms
     for name, keys in form.rates.items():
-        rate = _number(result, keys, source)
-        if rate is not None:
+        if (rate := _number(result, keys, source)) is not None:
             metrics[name] = rate
     for name in needed:
         if name not in metrics and (looked_for := _keys_of(form, name)):
@@ -94,8 +96,8 @@ def read_bench(
         sent=counts["sent"],
         completed=completed,
         failed=counts["failed"],
-        input_tokens=total,
-        output_tokens=output,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
         duration_s=duration_s,
         acceptance_rate=None if accepted is None else accepted / 100,
         longest_gap_s=_longest_gap(result, source),
@@ -109,14 +111,14 @@ def median_metrics(results: Sequence[BenchResult]) -> dict[str, float]:
     return {name: statistics.median(each.metrics[name] for each in results) for name in names}
 
 
-def _last_object(text: str | bytes, source: str) -> _Found:
+def _last_object(text: str | bytes, source: str) -> _Result:
     """The last JSON object that begins a line; other lines may stand before it, nothing broken after it."""
     if len(text) > _LARGEST_FILE:
         raise BenchmarkFailed(f"{source}: {len(text) >> 20} MiB, more than any result; the limit is 256 MiB")
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     decoder = json.JSONDecoder()
-    last: _Found | None = None
+    last: _Result | None = None
     flaws: list[tuple[int, str]] = []  # broken results since the last complete one: where and why
     position = 0
     for start in _object_starts(text):
@@ -152,7 +154,7 @@ def _object_starts(text: str) -> Iterator[int]:
         position = text.find("{", position + 1)
 
 
-def _look_up(result: _Found, keys: Sequence[str]) -> tuple[str, object]:
+def _look_up(result: _Result, keys: Sequence[str]) -> tuple[str, object]:
     """First key of `keys` that is there with a value, and the value; a colon at a key's end is forgiven."""
     for key in keys:
         value: object = result
@@ -163,7 +165,7 @@ def _look_up(result: _Found, keys: Sequence[str]) -> tuple[str, object]:
     return "", None
 
 
-def _number(result: _Found, keys: Sequence[str], source: str) -> float | None:
+def _number(result: _Result, keys: Sequence[str], source: str) -> float | None:
     key, value = _look_up(result, keys)
     if value is None:
         return None
@@ -174,7 +176,7 @@ def _number(result: _Found, keys: Sequence[str], source: str) -> float | None:
     return float(value)
 
 
-def _count(result: _Found, keys: Sequence[str], source: str, *, required: bool) -> int | None:
+def _count(result: _Result, keys: Sequence[str], source: str, *, required: bool) -> int | None:
     value = _number(result, keys, source)
     if value is None:
         if required:
@@ -200,7 +202,7 @@ def _keys_of(form: BenchFormat, metric: str) -> Sequence[str]:
     return ()
 
 
-def _compare(result: _Found, form: BenchFormat, metrics: Mapping[str, float], source: str) -> None:
+def _compare(result: _Result, form: BenchFormat, metrics: Mapping[str, float], source: str) -> None:
     for name, keys in form.throughputs.items():
         printed = _number(result, keys, source)
         if printed is not None and not math.isclose(printed, metrics[name], rel_tol=_AGREEMENT, abs_tol=1e-9):
@@ -210,7 +212,7 @@ def _compare(result: _Found, form: BenchFormat, metrics: Mapping[str, float], so
             )
 
 
-def _longest_gap(result: _Found, source: str) -> float | None:
+def _longest_gap(result: _Result, source: str) -> float | None:
     """Longest silence inside a stream, from the detailed lists of vLLM and SGLang."""
     gaps = result.get("itls")
     if not isinstance(gaps, list):
@@ -224,9 +226,7 @@ def _longest_gap(result: _Found, source: str) -> float | None:
     return longest
 
 
-def _errors(result: _Found) -> tuple[str, ...]:
+def _errors(result: _Result) -> tuple[str, ...]:
     errors = result.get("errors")
-    texts = (
-        [text[:200] for text in errors if isinstance(text, str) and text.strip()] if isinstance(errors, list) else []
-    )
-    return tuple(dict.fromkeys(texts))[:3]
+    texts = errors if isinstance(errors, list) else []
+    return tuple(dict.fromkeys(text[:200] for text in texts if isinstance(text, str) and text.strip()))[:3]
