@@ -122,8 +122,8 @@ class Head:
     def jobs(self) -> list[Job]:
         """Jobs that partitune submitted, oldest first."""
         with self._explained():
-            found = [_job(details) for details in self._client.list_jobs() if _is_ours(details)]
-        return sorted(found, key=lambda job: (job.started_at or datetime.max.replace(tzinfo=UTC), job.job_id))
+            ours = [_job(details) for details in self._client.list_jobs() if _is_ours(details)]
+        return sorted(ours, key=lambda job: (job.started_at or datetime.max.replace(tzinfo=UTC), job.job_id))
 
     def job(self, job_id: str) -> Job:
         """One job as it is now."""

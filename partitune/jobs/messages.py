@@ -37,7 +37,7 @@ _MARK = re.compile(r"@partitune(\+?) ([A-Za-z0-9+/]+=*)\n?$")
 
 @dataclass(frozen=True, slots=True)
 class StudyMessage:
-    """What `Store.create_study` needs."""
+    """A study that begins: what `Store.create_study` needs to open it at home."""
 
     name: str
     spec: Mapping[str, Any]

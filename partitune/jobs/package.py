@@ -61,7 +61,7 @@ class Shipment:
         """The `count` largest files and their bytes, largest first; those of the package under `partitune/`."""
         sizes = [(path, len(content)) for path, content in self.files.items()]
         sizes += [(f"partitune/{path}", len(content)) for path, content in self.package.items()]
-        return sorted(sizes, key=lambda one: (-one[1], one[0]))[:count]
+        return sorted(sizes, key=lambda entry: (-entry[1], entry[0]))[:count]
 
     def archive(self) -> bytes:
         """The study's files as one zip; equal files give equal bytes."""
@@ -87,22 +87,22 @@ def pack(space: SearchSpace, runner: Runner) -> Shipment:
         SpecError: a named file cannot be read, or all together are more than Ray takes.
     """
     space_path, runner_path = (f"{kind.folder}/{file.name}.yaml" for kind, file in _kinds(space, runner))
-    found = {space_path: as_yaml(space.resolved()), runner_path: as_yaml(runner.resolved())}
+    contents = {space_path: as_yaml(space.resolved()), runner_path: as_yaml(runner.resolved())}
     of_space = {"/".join((FILES, *named.parts[1:])): readable_path(named) for named in named_files(space)}
     of_runner = {f"{Kind.RUNNER.folder}/{path}": named for path, named in runner.named_files().items()}
     for path, named in {**of_space, **of_runner}.items():
         try:
-            found[path] = named.read_bytes()
+            contents[path] = named.read_bytes()
         except OSError as error:
             raise SpecError(f"{named}: cannot be shipped: {error.strerror}") from error
-    made = Shipment(space_path, runner_path, found, package_files())
-    if (size := len(made.archive())) > MAX_BYTES:
-        path = max(found, key=lambda path: len(found[path]))
+    shipment = Shipment(space_path, runner_path, contents, package_files())
+    if (size := len(shipment.archive())) > MAX_BYTES:
+        path, largest = max(contents.items(), key=lambda item: len(item[1]))
         raise SpecError(
-            f"the files of this study are {size >> 20} MiB packed, {path} alone {len(found[path]) >> 20} MiB unpacked; "
+            f"the files of this study are {size >> 20} MiB packed, {path} alone {len(largest) >> 20} MiB unpacked; "
             f"allowed: at most {MAX_BYTES >> 20} MiB, Ray's limit for an upload"
         )
-    return made
+    return shipment
 
 
 def _kinds(space: SearchSpace, runner: Runner) -> Iterator[tuple[Kind, SpecFile]]:
@@ -112,20 +112,20 @@ def _kinds(space: SearchSpace, runner: Runner) -> Iterator[tuple[Kind, SpecFile]
 
 def named_files(space: SearchSpace) -> list[Path]:
     """The files a search space names: of a model its config.json (and ModelOpt's beside it), and the traces."""
-    found = []
+    paths = []
     if (model := space.model_path) is not None:
         config = model / "config.json" if readable_path(model).is_dir() else model
         quantisation = config.parent / "hf_quant_config.json"
-        found += [config, quantisation] if readable_path(quantisation).is_file() else [config]
-    return [*found, *dict.fromkeys(space.trace_paths)]
+        paths += [config, quantisation] if readable_path(quantisation).is_file() else [config]
+    return [*paths, *dict.fromkeys(space.trace_paths)]
 
 
 def package_files() -> dict[str, bytes]:
     """The running partitune with its catalog, by path inside the package; the same from a wheel or a checkout."""
-    found = dict(_walk(files("partitune"), ""))
+    contents = dict(_walk(files("partitune"), ""))
     for kind in Kind:
-        found.update(_walk(shipped(kind), f"_catalog/{kind.folder}/"))
-    return found
+        contents.update(_walk(shipped(kind), f"_catalog/{kind.folder}/"))
+    return contents
 
 
 def digest_of(package: Mapping[str, bytes]) -> str:

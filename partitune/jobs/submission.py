@@ -31,7 +31,7 @@ _OLD = re.compile(r"cannot import name '(StrEnum|Self|UTC)'")  # what partitune 
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class PreparedJob:
     """A job about to be started."""
 
     study: str
@@ -42,7 +42,7 @@ class Submission:
 
 def prepare(
     space: SearchSpace, runner: Runner, *, study: str | None, database: str | None, home: str | None, python: str
-) -> Submission:
+) -> PreparedJob:
     """Check and pack a search.
 
     Args:
@@ -75,7 +75,7 @@ def prepare(
         command += ["-m", "partitune.jobs.sending", *arguments]
     else:
         command += ["-m", "partitune", "search", *arguments, "--db", database]
-    return Submission(name, results, shlex.join(command), shipment)
+    return PreparedJob(name, results, shlex.join(command), shipment)
 
 
 def _destination(database: str | None, home: str | None) -> str:

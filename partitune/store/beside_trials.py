@@ -21,7 +21,7 @@ from partitune.candidate import Result
 from partitune.errors import StoreError
 from partitune.store.cells import Cells
 from partitune.store.database import Database
-from partitune.store.records import flaw_of, printable, result_columns, result_of
+from partitune.store.records import checked, flaw_of, printable, result_columns, result_of
 from partitune.store.schema import RepeatRow, ScreenedRow
 
 
@@ -42,7 +42,7 @@ class BesideTrials(Database):
         """Simulated candidates in their order."""
         with self._reading() as session:
             return [
-                cells.checked(Screened(study, row.origin, result_of(row, cells)), row)
+                checked(Screened(study, row.origin, result_of(row, cells)), row, cells)
                 for row, cells in self._rows(session, ScreenedRow, study, "simulated candidate")
             ]
 
@@ -77,7 +77,7 @@ class BesideTrials(Database):
         for row, cells in self._rows(session, RepeatRow, study, "repeat"):
             ended = cells.time("finished_at", row.finished_at)
             repeat = Repeat(study, row.phase, row.repeat, row.trial, ended, result_of(row, cells))
-            load = cells.checked(repeat, row).run.load
+            load = checked(repeat, row, cells).run.load
             repeats.append(replace(repeat, result=replace(repeat.result, repeat=load)))
         return repeats
 

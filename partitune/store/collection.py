@@ -33,20 +33,20 @@ def find_rubbish(store: Store, database: str, older_than_days: float, studies: C
     """
     doomed = tuple(store.study(name).name for name in dict.fromkeys(studies))
     kept = {log_file(database, study.name) for study in store.studies() if study.name not in doomed}
-    folder, found, size = log_folder(database), [], 0
+    folder, logs, size = log_folder(database), [], 0
     files = [] if folder is None or folder.is_symlink() or not folder.is_dir() else sorted(folder.iterdir())
     for file in files:
         if file.is_symlink() or not file.is_file() or not file.name.endswith((".jsonl", ".jsonl.1")):
             continue
         days = (time.time() - file.stat().st_mtime) / DAY_S
         if file.with_name(file.name.removesuffix(".1")) not in kept:
-            found.append((file, "of no study"))
+            logs.append((file, "of no study"))
         elif days > older_than_days:
-            found.append((file, f"{days:.0f} days old"))
+            logs.append((file, f"{days:.0f} days old"))
         else:
             continue
         size += file.stat().st_size
-    return Rubbish(tuple(found), doomed, size)
+    return Rubbish(tuple(logs), doomed, size)
 
 
 def throw_away(store: Store, rubbish: Rubbish) -> None:

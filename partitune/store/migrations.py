@@ -69,9 +69,9 @@ def m003_screened_and_repeats(connection: Connection) -> None:
             Column("study_id", ForeignKey("partitune_studies.id"), nullable=False),
             Column("revision", Integer, nullable=False),
             *own,
-            *(Column(one, Text, nullable=False) for one in texts),
+            *(Column(column, Text, nullable=False) for column in texts),
             Column("simulated", Boolean),
-            *(Column(one, Text) for one in ("metrics", "measurement")),
+            *(Column(column, Text) for column in ("metrics", "measurement")),
             Column("duration_s", Double, nullable=False),
             UniqueConstraint("study_id", "revision", *key),
         ).create(connection)

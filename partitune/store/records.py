@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, get_args
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from sqlalchemy import Row
 
-from partitune.analysis.trial import Trial
+from partitune.analysis.final import Phase
+from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport, flaw_in
 from partitune.partition import format_partition
 from partitune.store.cells import Cells, to_json
@@ -38,7 +40,7 @@ class StudyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StudyRecord:
-    """One stored study."""
+    """One stored study: what was asked, with which versions, and how far it is."""
 
     name: str
     created_at: datetime
@@ -54,13 +56,36 @@ class StudyRecord:
     revision: int  # of the spec; trials of another one are set aside
 
 
+#: What is read from rows. The fields of these dataclasses are the one description of a row.
+_TYPES: dict[type, TypeAdapter[Any]] = {
+    kind: TypeAdapter(
+        list[kind],  # type: ignore[valid-type]  # mypy wants it written out; of a list, because only that takes a config
+        config=ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always"),
+    )
+    for kind in (StageReport, Trial, Screened, Repeat, StudyRecord)
+}
+#: What a column holds where the type of one value does not say it.
+_HOLDS = {
+    "kinds": "a JSON object of integers",
+    "metrics": "a JSON object of numbers",
+    "constraints": "a JSON object of numbers",
+    "measurement": "the rest of a measurement (regime, kv_blocks, ...)",
+    "phase": f"one of {', '.join(get_args(Phase))}",
+}
+_NAMED = {
+    "int_type": "an integer",
+    "float_type": "a number",
+    "finite_number": "a number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+}
+
+Record = TypeVar("Record")
+
+
 def spec_digest(spec: Mapping[str, Any]) -> str:
     """12 hex digits of a resolved spec; equal specs have equal digests in any process."""
-    return _digest(to_json(spec))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(to_json(spec).encode()).hexdigest()[:12]
 
 
 def flaw_of(result: Result) -> str | None:
@@ -83,25 +108,22 @@ def flaw_of(result: Result) -> str | None:
     )
 
 
-def to_rows(
-    study_id: int, revision: int, number: int, result: Result, origin: str, finished_at: datetime
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The columns of a finished trial, and of its stages. `result` has no flaw, `finished_at` is UTC."""
-    columns = result_columns(result)
-    trial = {
+def to_rows(study_id: int, trial: Trial) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The columns of a finished trial, and of its stages. Its result has no flaw."""
+    measurement = trial.result.measurement
+    columns = {
         "study_id": study_id,
-        "number": number,
-        "revision": revision,
-        **columns,
-        "plan_digest": _digest(columns["partition"]),
-        "origin": origin,
-        "started_at": (finished_at - timedelta(seconds=result.duration_s)).isoformat(),
-        "finished_at": finished_at.isoformat(),
+        "number": trial.number,
+        "revision": trial.revision,
+        **result_columns(trial.result),
+        "plan_digest": trial.plan_digest,
+        "origin": trial.origin,
+        "started_at": trial.started_at.isoformat(),
+        "finished_at": trial.finished_at.isoformat(),
     }
-    stages = () if result.measurement is None else result.measurement.stages
-    return trial, [
+    return columns, [
         {name: getattr(stage, name) for name in _STAGE_FIELDS} | {"kinds": to_json(dict(stage.kinds))}
-        for stage in stages
+        for stage in (() if measurement is None else measurement.stages)
     ]
 
 
@@ -136,6 +158,29 @@ def printable(reason: str) -> str:
     return reason.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
+def checked(record: Record, row: object, cells: Cells) -> Record:
+    """`record`, when every value that was taken for it from the columns of `row` has its type. Raises StoreError."""
+    try:
+        _TYPES[type(record)].validate_python([record])
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        column = _column([str(name) for name in fault["loc"][1:]])
+        cells.reject(column, getattr(row, column), _HOLDS.get(column) or _NAMED.get(fault["type"], fault["msg"]))
+    return record
+
+
+def _column(path: list[str]) -> str:
+    """The column that holds a field of a record."""
+    match path[1:] if path[0] == "result" else path:
+        case ["candidate", name, *_]:
+            return "partition" if name == "partition" else "knobs"
+        case ["measurement", "metrics" | "simulated" as name, *_]:
+            return name
+        case [name, *_]:
+            return name
+    raise AssertionError(path)
+
+
 def trial_of(row: Row[Any], stages: Sequence[Row[Any]], study: str, database: str) -> Trial:
     """The trial of a row of `TrialRow` and the rows of `StageRow` it has. Raises StoreError for a damaged cell."""
     cells = Cells(database, TrialRow.__tablename__, f"trial {row.number} of study {study}")
@@ -144,7 +189,7 @@ def trial_of(row: Row[Any], stages: Sequence[Row[Any]], study: str, database: st
     cells.time("started_at", row.started_at)
     finished_at = cells.time("finished_at", row.finished_at)
     trial = Trial(study, row.number, row.origin, finished_at, result_of(row, cells, reports), row.revision)
-    return cells.checked(trial, row)
+    return checked(trial, row, cells)
 
 
 def result_of(row: Row[Any], cells: Cells, stages: tuple[StageReport, ...] = ()) -> Result:
@@ -173,23 +218,16 @@ def _measurement(row: Row[Any], stages: tuple[StageReport, ...], cells: Cells) -
 def _stage(row: Row[Any], trial: int, study: str, database: str) -> StageReport:
     cells = Cells(database, StageRow.__tablename__, f"stage {row.stage} of trial {trial} of study {study}")
     _, stage, layers, kinds, *figures = tuple(row)
-    return cells.checked(StageReport(stage, layers, cells.mapping("kinds", kinds), *figures), row)
+    return checked(StageReport(stage, layers, cells.mapping("kinds", kinds), *figures), row, cells)
 
 
 def study_record(row: StudyRow, database: str) -> StudyRecord:
     """The study of a stored row. Raises StoreError for a damaged cell."""
     cells = Cells(database, StudyRow.__tablename__, f"study {row.name}")
-    return StudyRecord(
-        name=cells.text("name", row.name),
-        created_at=cells.time("created_at", row.created_at),
-        finished_at=None if row.finished_at is None else cells.time("finished_at", row.finished_at),
-        state=cells.one_of("state", row.state, StudyState),
-        spec=cells.mapping("spec", row.spec),
-        spec_digest=cells.text("spec_digest", row.spec_digest),
-        partitune_version=cells.text("partitune_version", row.partitune_version),
-        engine=cells.text("engine", row.engine),
-        engine_version=cells.text("engine_version", row.engine_version),
-        runner=cells.text("runner", row.runner),
-        random_seed=cells.integer("random_seed", row.random_seed),
-        revision=cells.integer("revision", row.revision),
-    )
+    columns = {field.name: getattr(row, field.name) for field in fields(StudyRecord)} | {
+        "created_at": cells.time("created_at", row.created_at),
+        "finished_at": None if row.finished_at is None else cells.time("finished_at", row.finished_at),
+        "state": cells.one_of("state", row.state, StudyState),
+        "spec": cells.mapping("spec", row.spec),
+    }
+    return checked(StudyRecord(**columns), row, cells)

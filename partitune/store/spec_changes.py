@@ -14,16 +14,16 @@ from typing import Any
 def changes(before: object, after: object, key: str = "") -> list[str]:
     """One `key.path: old -> new` for each leaf that differs, in the order of the keys."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        found = []
+        lines = []
         for name in sorted({*before, *after}):
             path = f"{key}.{name}" if key else name
             if name not in after:
-                found.append(f"{path}: {_short(before[name])} -> (absent)")
+                lines.append(f"{path}: {_short(before[name])} -> (absent)")
             elif name not in before:
-                found.append(f"{path}: (absent) -> {_short(after[name])}")
+                lines.append(f"{path}: (absent) -> {_short(after[name])}")
             else:
-                found += changes(before[name], after[name], path)
-        return found
+                lines += changes(before[name], after[name], path)
+        return lines
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         return [
             line

@@ -54,7 +54,7 @@ class StudyStatus:
         return left / self.per_minute if self.running and self.per_minute and left > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON object."""
+        """The object that `status --json` prints."""
         best = self.best
         value = None if best is None else best.result.metric(self.objective.metric)
         return {
@@ -73,7 +73,7 @@ class StudyStatus:
         }
 
     def to_text(self) -> str:
-        """One line for people."""
+        """The line that `status` prints, for people."""
         state = self.state.value
         if self.state is StudyState.RUNNING and not self.writer:
             state = "interrupted (its process is gone; the same search command goes on)"
@@ -98,7 +98,7 @@ class StudyStatus:
 
 
 def look(store: Store, study: str, objectives: Sequence[Objective], budget_trials: int) -> StudyStatus:
-    """One look. Raises StoreError."""
+    """How far `study` is at this moment; takes no lock. Raises StoreError: no such study, a damaged row."""
     trials = store.trials(study, stages=False)
     results = [trial.result for trial in trials]
     best = best_by(results, objectives[0])
@@ -106,7 +106,7 @@ def look(store: Store, study: str, objectives: Sequence[Objective], budget_trial
         study=study,
         state=store.study(study).state,
         writer=store.writer(),
-        counts={outcome.value: sum(one.outcome is outcome for one in results) for outcome in Outcome},
+        counts={outcome.value: sum(result.outcome is outcome for result in results) for outcome in Outcome},
         set_aside=len(store.set_aside(study)),
         budget_trials=budget_trials,
         per_minute=_per_minute(trials[-RECENT:], datetime.now(UTC)),

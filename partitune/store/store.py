@@ -136,8 +136,8 @@ class Store(BesideTrials):
             record = study_record(row, self.label)
             given = json.loads(to_json(resolved_spec))
             wanted = meaning(given, runner, may_differ)
-            found = changes(meaning(record.spec, record.runner, may_differ), wanted)
-            refused = [change for change in found if top_level_key(change) not in accepted]
+            changed = changes(meaning(record.spec, record.runner, may_differ), wanted)
+            refused = [change for change in changed if top_level_key(change) not in accepted]
             if refused:
                 tried = session.scalar(select(TrialRow.id).where(*self._current(row)).limit(1)) is not None
                 if tried and not anew:
@@ -148,7 +148,7 @@ class Store(BesideTrials):
             row.engine, row.engine_version, row.runner, row.random_seed = engine, engine_version, runner, random_seed
             row.state, row.finished_at = StudyState.RUNNING.value, None
             session.flush()
-            return Resumed(study_record(row, self.label), tuple(found))
+            return Resumed(study_record(row, self.label), tuple(changed))
 
     def _turn_to_revision(
         self, session: Session, row: StudyRow, spec: Mapping[str, Any], runner: str, ignoring: Collection[str]
@@ -157,11 +157,11 @@ class Store(BesideTrials):
         wanted = meaning(spec, runner, ignoring)
         former: dict[int, RevisionRow] = {}
         again = None
-        for one in session.scalars(select(RevisionRow).where(RevisionRow.study_id == row.id)):
-            cells = Cells(self.label, RevisionRow.__tablename__, f"revision {one.number} of study {row.name}")
-            former[cells.integer("number", one.number)] = one
-            if not changes(meaning(cells.mapping("spec", one.spec), one.runner, ignoring), wanted):
-                again = one
+        for revision in session.scalars(select(RevisionRow).where(RevisionRow.study_id == row.id)):
+            cells = Cells(self.label, RevisionRow.__tablename__, f"revision {revision.number} of study {row.name}")
+            former[cells.integer("number", revision.number)] = revision
+            if not changes(meaning(cells.mapping("spec", revision.spec), revision.runner, ignoring), wanted):
+                again = revision
         session.add(RevisionRow(study_id=row.id, number=row.revision, spec=row.spec, runner=row.runner))
         if again is None:
             row.revision = max({row.revision, *former}) + 1
@@ -176,12 +176,12 @@ class Store(BesideTrials):
             row.state, row.finished_at = state.value, datetime.now(UTC).isoformat()
 
     def studies(self) -> list[StudyRecord]:
-        """All studies, oldest first."""
+        """All studies of the database, oldest first. Raises StoreError."""
         with self._reading() as session:
             return [study_record(row, self.label) for row in session.scalars(select(StudyRow).order_by(StudyRow.id))]
 
     def study(self, name: str) -> StudyRecord:
-        """One study by name."""
+        """One study by name. Raises StoreError, which says the nearest names."""
         with self._reading() as session:
             return study_record(self._row(session, name), self.label)
 
@@ -214,11 +214,11 @@ class Store(BesideTrials):
             raise StoreError(f"{self.label}: trial {number} of study {study} cannot be stored: {flaw}")
         now = finished_at or datetime.now(UTC)
         with self._transaction() as connection:  # without a session, which costs a tenth of all this
-            found = connection.execute(_STUDY, {"name": study}).first() or self._row(Session(connection), study)
-            study_id, revision = found.id, found.revision
+            row = connection.execute(_STUDY, {"name": study}).first() or self._row(Session(connection), study)
+            study_id = row.id
             if connection.scalar(_TRIAL_ID, {"study": study_id, "number": number}) is None:
-                trial, stages = to_rows(study_id, revision, number, result, origin, now)
-                trial_id = connection.scalar(_NEW_TRIAL, trial)
+                columns, stages = to_rows(study_id, Trial(study, number, origin, now, result, row.revision))
+                trial_id = connection.scalar(_NEW_TRIAL, columns)
                 if stages:
                     connection.execute(_NEW_STAGE, [{"trial_id": trial_id, **stage} for stage in stages])
                 return
@@ -238,8 +238,8 @@ class Store(BesideTrials):
         """Numbers of the trials that were measured under an earlier revision of the spec."""
         with self._reading() as session:
             of_study, current = self._current(self._row(session, study))
-            found = session.scalars(select(TrialRow.number).where(of_study, ~current).order_by(TrialRow.number))
-            return tuple(self._number(study, number) for number in found)
+            numbers = session.scalars(select(TrialRow.number).where(of_study, ~current).order_by(TrialRow.number))
+            return tuple(self._number(study, number) for number in numbers)
 
     def next_number(self, study: str) -> int:
         """The number of the next trial."""
@@ -251,36 +251,35 @@ class Store(BesideTrials):
     def trial(self, study: str, number: int) -> Trial:
         """One trial by number, of any revision of the spec."""
         with self._reading() as session:
-            found = self._load(
-                session, study, TrialRow.study_id == self._row(session, study).id, TrialRow.number == number
-            )
-        if not found:
+            of_study = TrialRow.study_id == self._row(session, study).id
+            trials = self._load(session, study, of_study, TrialRow.number == number)
+        if not trials:
             raise StoreError(f"{self.label}: study {study} has no trial {number}")
-        return found[0]
+        return trials[0]
 
     def _load(self, session: Session, study: str, *which: ColumnElement[bool], stages: bool = True) -> list[Trial]:
         # Plain rows: mapped objects of ten thousand trials with their stages cost seconds and are thrown away at once.
-        found: dict[int, list[Row[Any]]] = {}
+        stages_of: dict[int, list[Row[Any]]] = {}
         wanted = select(*StageRow.__table__.c).join(TrialRow, StageRow.trial_id == TrialRow.id).where(*which)
         for stage in session.execute(wanted.order_by(StageRow.trial_id, StageRow.stage)) if stages else ():
-            found.setdefault(stage[0], []).append(stage)
+            stages_of.setdefault(stage[0], []).append(stage)
         rows = session.execute(select(*TrialRow.__table__.c).where(*which).order_by(TrialRow.number))
-        return [trial_of(row, found.get(row.id, ()), study, self.label) for row in rows]
+        return [trial_of(row, stages_of.get(row.id, ()), study, self.label) for row in rows]
 
     def counts(self, study: str) -> dict[Outcome, int]:
         """Trials under the spec the study has now, by outcome, every outcome named."""
         with self._reading() as session:
             current = self._current(self._row(session, study))
             rows = session.execute(select(TrialRow.outcome, func.count()).where(*current).group_by(TrialRow.outcome))
-            found = {row[0]: row[1] for row in rows}
-            return {outcome: found.get(outcome.value, 0) for outcome in Outcome}
+            stored = {row[0]: row[1] for row in rows}
+            return {outcome: stored.get(outcome.value, 0) for outcome in Outcome}
 
     def _current(self, row: StudyRow) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         """Which trials are of a study, and which of those of its current revision."""
         return TrialRow.study_id == row.id, TrialRow.revision == self._revision(row)
 
-    def _number(self, study: str, found: object) -> int:
-        return Cells(self.label, TrialRow.__tablename__, f"a trial of study {study}").integer("number", found)
+    def _number(self, study: str, value: object) -> int:
+        return Cells(self.label, TrialRow.__tablename__, f"a trial of study {study}").integer("number", value)
 
     def _check_spec(self, name: str, spec: Mapping[str, Any]) -> None:
         if flaw := flaw_in(spec, "spec"):

@@ -35,7 +35,7 @@ _held_here: set[tuple[int, Path]] = set()
 
 
 class WriterLock(Protocol):
-    """A held lock."""
+    """The right to write to a database, held until it is released."""
 
     def release(self) -> None:
         """Let the next writer in."""

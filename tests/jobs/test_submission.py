@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from partitune.errors import SpecError
 from partitune.jobs.client import Job
-from partitune.jobs.submission import Submission, advice, exit_code, prepare
+from partitune.jobs.submission import PreparedJob, advice, exit_code, prepare
 from partitune.spec.runner import load_runner
 from partitune.spec.search_space import load_search_space
 
@@ -21,7 +21,7 @@ JOB = Job("partitune-tiny-0", "FAILED", "tiny", "", "", None, None, 1, "")
 
 def prepared(
     database: str | None = None, home: str | None = None, python: str = "python3", study: str | None = None
-) -> Submission:
+) -> PreparedJob:
     return prepare(TINY, RUNNER, study=study, database=database, home=home, python=python)
 
 
