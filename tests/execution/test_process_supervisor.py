@@ -245,6 +245,18 @@ def test_a_torn_line_is_not_read_and_a_torn_start_never_ran(tmp_path: Path) -> N
     assert ledger_.starts() == [made]
 
 
+def test_a_record_of_an_earlier_release_names_its_supervisors_by_another_word(tmp_path: Path) -> None:
+    start = Ledger(tmp_path).open("t", "engine", None, {})
+    with start.file.open("a") as record:
+        record.write(
+            '{"role": "keeper", "pid": 12, "start_ticks": 3}\n{"role": "engine", "pid": 13, "start_ticks": 4}\n'
+        )
+    (again,) = Ledger(tmp_path).starts()
+    assert [name.pid for name in again.supervisors] == [12]
+    assert again.engine is not None
+    assert again.engine.pid == 13
+
+
 def test_a_start_is_a_leftover_only_when_its_owner_is_gone(tmp_path: Path) -> None:
     ledger_ = Ledger(tmp_path)
     made = ledger_.open("t", "engine", None, {})
