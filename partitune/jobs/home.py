@@ -7,6 +7,8 @@ spec is never mixed with it.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.errors import ClusterError
 from partitune.jobs.messages import Decoder, EndMessage, StudyMessage
@@ -64,11 +66,5 @@ class Home:
         self.trials[study.name] = 0
         self._open.add(study.name)
         known = study.name in {stored.name for stored in store.studies()}
-        (store.resume if known else store.create_study)(
-            study.name,
-            study.spec,
-            engine=study.engine,
-            engine_version=study.engine_version,
-            runner=study.runner,
-            random_seed=study.random_seed,
-        )
+        settings = asdict(study)
+        (store.resume if known else store.create_study)(settings.pop("name"), settings.pop("spec"), **settings)

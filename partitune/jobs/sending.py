@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from partitune.errors import StoreError
@@ -44,11 +45,7 @@ class Sender:
         with Store.open(self._database, read_only=True) as store:
             for study in store.studies():
                 if not self._sent[study.name, "study"]:
-                    self._send(
-                        StudyMessage(
-                            study.name, study.spec, study.engine, study.engine_version, study.runner, study.random_seed
-                        )
-                    )
+                    self._send(StudyMessage(**{part.name: getattr(study, part.name) for part in fields(StudyMessage)}))
                     self._sent[study.name, "study"] = 1
                 records: dict[str, Sequence[Message]] = {
                     "screened": store.screened(study.name),

@@ -8,6 +8,7 @@ whoever measures turns them into an `invalid` result beforehand (`partitune.cand
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -307,9 +308,5 @@ def _same(stored: Trial, result: Result, origin: str) -> bool:
 
 
 def _first_free(base: str, names: Collection[str]) -> str:
-    if base not in names:
-        return base
-    number = 2
-    while f"{base}-{number}" in names:
-        number += 1
-    return f"{base}-{number}"
+    numbered = (f"{base}-{number}" for number in itertools.count(2))
+    return next(name for name in itertools.chain([base], numbered) if name not in names)
