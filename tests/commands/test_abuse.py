@@ -19,7 +19,7 @@ from partitune.store.trial_log import TrialLog, log_file
 PACKAGE = Path(partitune.__file__).parent
 TINY = (PACKAGE.parent / "search_spaces" / "tiny.yaml").read_text()
 #: `FILE.py:Class` of a runner is a person's own code: the one text that is run.
-SITE_DRIVER = PACKAGE / "drivers" / "site_driver.py"
+SITE_DRIVER = PACKAGE / "execution" / "site.py"
 SECRETS = ["HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "MY_CREDENTIALS", "TOKEN"]
 
 
