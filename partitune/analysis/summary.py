@@ -34,6 +34,9 @@ from partitune.candidate import Objective, Outcome, Result
 from partitune.errors import SpecError
 from partitune.partition import format_partition
 
+#: What every row begins with.
+_COLUMNS = ("trial", "on_front", "origin", "outcome", "reason", "partition")
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -133,23 +136,30 @@ class Summary:
         }
 
     def to_csv(self) -> str:
-        """Every trial, one a row; the front is marked."""
+        """`rows` as a table with a header; empty where a trial has no such flag or figure."""
+        text, rows = io.StringIO(), self.rows()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(rows[0] if rows else _COLUMNS)
+        for row in rows:
+            cells = ("" if cell is None else int(cell) if name == "on_front" else cell for name, cell in row.items())
+            table.writerow([_harmless(cell) for cell in cells])
+        return text.getvalue()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every trial as a flat row, all with the same keys; None where it has no such flag or figure."""
         on_front = {trial.number for trial in self.pareto}
         flags = sorted({name for trial in self.trials for name in trial.result.candidate.settings})
         measured = [trial.result.measurement for trial in self.trials if trial.result.measurement is not None]
-        metrics = sorted({name for one in measured for name in one.metrics})
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["trial", "on_front", "origin", "outcome", "reason", "partition", *flags, *metrics])
+        metrics = sorted({name for measurement in measured for name in measurement.metrics})
+        columns = (*_COLUMNS, *flags, *metrics)
+        rows = []
         for trial in self.trials:
-            result = trial.result
-            chosen = [result.candidate.settings.get(name, "") for name in flags]
-            figures = ["" if (value := result.metric(name)) is None else value for name in metrics]
+            number, result, settings = trial.number, trial.result, trial.result.candidate.settings
+            start = (number, number in on_front, trial.origin, result.outcome.value, result.reason)
             partition = format_partition(result.candidate.partition)
-            front_mark = int(trial.number in on_front)
-            start = [trial.number, front_mark, trial.origin, result.outcome.value, result.reason, partition]
-            rows.writerow([_harmless(cell) for cell in (*start, *chosen, *figures)])
-        return text.getvalue()
+            cells = (*start, partition, *map(settings.get, flags), *map(result.metric, metrics))
+            rows.append(dict(zip(columns, cells, strict=True)))
+        return rows
 
     def to_json(self) -> dict[str, Any]:
         """The object that `search --json` ends with. Keys may be added, never changed."""

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from partitune.commands.command import Commands, add_command
-from partitune.commands.study_arguments import DEFAULT_DATABASE, reading, study_name, summary_of
+from partitune.commands.study_arguments import DEFAULT_DATABASE, reading
 
 
 def add_export(commands: Commands) -> None:
@@ -26,12 +26,11 @@ def _export(arguments: argparse.Namespace) -> int:
     from partitune.analysis.summary import remarks, trial_to_export
     from partitune.export.deploy import export
     from partitune.planning.resolve import resolve
-    from partitune.spec.search_space import SearchSpace
+    from partitune.search.stored_study import spec_of, study_name, summary_of
 
     with reading(arguments) as store:
         study = study_name(store, arguments.study)
-        summary = summary_of(store, study)
-        spec = SearchSpace.from_mapping(store.study(study).spec, source=f"{store.label}: study {study}")
+        summary, spec = summary_of(store, study), spec_of(store, study)
     trial = trial_to_export(summary, arguments.trial)
     done = export(resolve(spec), trial.result.candidate, Path(arguments.output), remarks(summary, trial))
     for remark in remarks(summary, trial):

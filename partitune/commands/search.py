@@ -7,7 +7,7 @@ import json
 
 from partitune.commands.command import Commands, add_command
 from partitune.commands.space_arguments import add_space_arguments, space_of
-from partitune.commands.study_arguments import add_output_arguments, explained_summary_of
+from partitune.commands.study_arguments import add_output_arguments
 
 
 def add_search(commands: Commands) -> None:
@@ -43,6 +43,7 @@ def _search(arguments: argparse.Namespace) -> int:
     from partitune.report.output import stdout
     from partitune.report.progress import TerminalWatcher
     from partitune.report.study import print_summary
+    from partitune.search.stored_study import explained_summary_of
     from partitune.search.study import StudyOrder, objectives_of, run, stored_search
     from partitune.spec.overrides import with_settings
     from partitune.spec.runner import load_runner

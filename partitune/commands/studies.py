@@ -7,14 +7,7 @@ import json
 import sys
 
 from partitune.commands.command import Commands, add_command
-from partitune.commands.study_arguments import (
-    add_output_arguments,
-    add_study_arguments,
-    explained_summary_of,
-    reading,
-    study_name,
-    summary_of,
-)
+from partitune.commands.study_arguments import add_output_arguments, add_study_arguments, reading
 
 
 def add_studies(commands: Commands) -> None:
@@ -34,6 +27,7 @@ def add_studies(commands: Commands) -> None:
 def _pareto(arguments: argparse.Namespace) -> int:
     from partitune.report.output import stdout
     from partitune.report.study import print_pareto
+    from partitune.search.stored_study import study_name, summary_of
 
     with reading(arguments) as store:
         summary = summary_of(store, study_name(store, arguments.study))
@@ -63,6 +57,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from partitune.analysis.summary import trial_detail
     from partitune.report.output import stdout
     from partitune.report.study import print_summary, print_trial
+    from partitune.search.stored_study import explained_summary_of, study_name, summary_of
 
     with reading(arguments) as store:
         number = arguments.trial

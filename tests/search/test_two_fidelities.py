@@ -11,11 +11,11 @@ import pytest
 
 from partitune.candidate import Submission
 from partitune.cli import main
-from partitune.commands.study_arguments import summary_of
 from partitune.report.output import stdout
 from partitune.report.study import print_summary
 from partitune.search.budget import Progress
 from partitune.search.events import Unwatched
+from partitune.search.stored_study import summary_of
 from partitune.search.study import StudyOrder, run
 from partitune.spec.overrides import with_settings
 from partitune.spec.runner import Runner, load_runner
