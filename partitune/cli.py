@@ -14,7 +14,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from partitune import __version__
 from partitune.commands.catalog import add_list
 from partitune.commands.explain import add_explain
 from partitune.commands.export import add_export
@@ -30,6 +29,7 @@ from partitune.commands.upkeep import add_commands as add_upkeep
 from partitune.commands.validate import add_validate
 from partitune.commands.verify import add_verify
 from partitune.errors import PartituneError
+from partitune.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -129,6 +129,22 @@ def test_the_wheel_searches_and_exports_in_an_empty_folder(installed: Path, tmp_
     assert "VLLM_PP_LAYER_PARTITION=" in (tmp_path / "deploy.env").read_text()
 
 
+def test_the_wheel_is_used_from_python(installed: Path, bare: Path, tmp_path: Path) -> None:
+    code = """
+import partitune, json
+space = partitune.load_search_space("tiny", {"budget.trials": 3})
+explained, solved, compared = partitune.explain(space), partitune.solve(space), partitune.layouts(space)
+summary = partitune.search(space)
+exported = partitune.export("deploy.env")
+rows = partitune.load_study()
+print(json.dumps([partitune.__file__, sum(explained.candidate.partition), len(rows), exported.config.name]))
+assert solved.best is not None and compared.running and summary.default.number == rows[0]["trial"] == 0
+"""
+    file, layers, trials, config = json.loads(run(bare, "-P", "-c", code, cwd=tmp_path))
+    assert Path(file).is_relative_to(installed.parent.parent)
+    assert (layers, trials, config) == (36, 3, "deploy.yaml")
+
+
 def test_a_checkout_finds_its_own_files(bare: Path, tmp_path: Path) -> None:
     entries = listed(run(bare, "-P", "-m", "partitune", "list", "--json", cwd=tmp_path, PYTHONPATH=str(ROOT)))
     assert entries["tiny"]["file"] == str(ROOT / "search_spaces" / "tiny.yaml")

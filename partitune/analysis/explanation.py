@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from partitune import __version__
 from partitune.analysis.layout_notes import layout_notes
 from partitune.analysis.limits import Distance, PartDistances, distances
 from partitune.candidate import Candidate, FlagValue, Result, StageReport
@@ -25,6 +24,7 @@ from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.simulation.chrome_trace import chrome_trace
+from partitune.version import __version__
 
 #: Metrics that `explain --json` always names.
 METRICS = (

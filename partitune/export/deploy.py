@@ -16,7 +16,6 @@ from pathlib import Path
 
 import yaml
 
-from partitune import __version__
 from partitune.candidate import Candidate, FlagValue
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.errors import SpecError
@@ -26,6 +25,7 @@ from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.own_file import check_free, write_whole
+from partitune.version import __version__
 
 HEADER = "written by partitune"
 

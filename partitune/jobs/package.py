@@ -24,12 +24,12 @@ from typing import Any
 
 import yaml
 
-from partitune import __version__
 from partitune.errors import SpecError
 from partitune.spec.catalog import Kind, readable_path, shipped
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from partitune.spec.yaml.spec_file import SpecFile
+from partitune.version import __version__
 
 #: Folder inside the job's that mirrors the paths of the shipped files.
 FILES = "files"

@@ -60,7 +60,7 @@ def with_settings(spec: SearchSpace, keys: Mapping[str, FlagValue], source: str 
             section = section.setdefault(parent, {}) if isinstance(section, dict) else None
         if not isinstance(section, dict):
             raise SpecError(
-                f"--set {name}: there is no such key; allowed: a key of the search space, such as engine.version"
+                f"{source} {name}: there is no such key; allowed: a key of the search space, such as engine.version"
             )
         # A version looks like a number to YAML, and the file wants it in quotes.
         section[last] = str(value) if name == "engine.version" else value

@@ -29,9 +29,9 @@ from sqlalchemy import (
     text,
 )
 
-from partitune import __version__
 from partitune.errors import StoreError
 from partitune.store.schema import Base, MigrationRow
+from partitune.version import __version__
 
 
 class OlderSchema(StoreError):

@@ -18,7 +18,6 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Row, Table, bindparam, delete, func, insert, select
 from sqlalchemy.orm import Session
 
-from partitune import __version__
 from partitune.analysis.trial import Trial
 from partitune.candidate import Outcome, Result, flaw_in
 from partitune.errors import StoreError
@@ -36,6 +35,7 @@ from partitune.store.records import (
 )
 from partitune.store.schema import RepeatRow, RevisionRow, ScreenedRow, StageRow, StudyRow, TrialRow
 from partitune.store.spec_changes import changes, meaning, top_level_key
+from partitune.version import __version__
 
 # What runs for every trial, put together once: at three hundred trials a second that is half of the cost.
 _STUDY = select(StudyRow.__table__.c.id, StudyRow.__table__.c.revision).where(

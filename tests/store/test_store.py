@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from partitune import __version__
 from partitune.candidate import Candidate, Outcome, Result
 from partitune.errors import StoreError
 from partitune.store import SpecChanged, Store, StudyState
 from partitune.store.records import result_columns
+from partitune.version import __version__
 from tests.store_examples import SPEC, again, failed, ok, stage, start
 from tests.strategies import results
 
