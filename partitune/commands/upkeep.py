@@ -51,21 +51,17 @@ _GC = (
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from partitune.errors import SpecError
+    from partitune.search.stored_study import spec_of, study_name
     from partitune.search.study import objectives_of
-    from partitune.spec.search_space import SearchSpace
     from partitune.store import Store
     from partitune.store.status import look
 
     with Store.open(arguments.db, read_only=True) as store:
-        studies = store.studies()
-        if not studies:
-            raise SpecError(f"{store.label}: holds no study yet; run partitune search first")
-        record = studies[-1] if arguments.study is None else store.study(arguments.study)
-        spec = SearchSpace.from_mapping(record.spec, source=f"{store.label}: study {record.name}")
+        study = study_name(store, arguments.study)
+        spec = spec_of(store, study)
         said: tuple[int, str] | None = None
         while True:
-            seen = look(store, record.name, objectives_of(spec), spec.budget.trials)
+            seen = look(store, study, objectives_of(spec), spec.budget.trials)
             line = json.dumps(seen.to_json()) if arguments.json else seen.to_text()
             if (seen.finished, seen.state) != said:
                 print(line, flush=True)
