@@ -132,7 +132,7 @@ class StageReport:
 
 
 #: What results that were stored before 2026-12 call the ways vLLM keeps a pipeline busy: read, and never written again.
-_FORMER_REGIMES = {"R1": "async-v1", "R2": "sync-v1", "R3": "async-v2", "R4": "sync-v2"}
+FORMER_REGIMES = {"R1": "async-v1", "R2": "sync-v1", "R3": "async-v2", "R4": "sync-v2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Measurement:
     constraints: Mapping[str, float] = field(default_factory=dict)  # <= 0 is satisfied; graded
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "regime", _FORMER_REGIMES.get(self.regime, self.regime))
+        object.__setattr__(self, "regime", FORMER_REGIMES.get(self.regime, self.regime))
 
     def to_json(self) -> dict[str, Any]:
         """JSON object of every field."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from partitune.candidate import FORMER_REGIMES
+
 
 class Regime(StrEnum):
     """How sampled tokens get back to stage 0, and with how many batches in flight.
@@ -37,7 +39,8 @@ class Regime(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Regime | None:
-        return dict(zip(("R1", "R2", "R3", "R4"), cls, strict=True)).get(str(value))
+        name = FORMER_REGIMES.get(str(value))
+        return None if name is None else cls(name)
 
     @property
     def sentence(self) -> str:
