@@ -7,16 +7,18 @@ on the version at hand.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
 from partitune.costs.cost_model import Batch
 from partitune.errors import SpecError
-from partitune.simulation.run import Run, Step
+from partitune.simulation.request import Request
+from partitune.simulation.run import Run
 
 #: Recordings are rounded to six digits; sums of a thousand steps may differ by that much.
 TOLERANCE_S = 1e-4
@@ -33,7 +35,7 @@ class Agreement:
 
     @property
     def agrees(self) -> bool:
-        """True when nothing differs."""
+        """True when nothing differs in this record."""
         return self.difference is None
 
 
@@ -49,46 +51,17 @@ class LinearCosts:
 
     @property
     def stages(self) -> int:
-        """Number of stages."""
+        """How many stages the times are for."""
         return len(self.scale)
 
     def compute_s(self, batch: Batch) -> Sequence[float]:
-        """Seconds per stage."""
+        """Seconds that every stage computes `batch`, whatever its tokens are."""
         work = self.base_s + self.per_token_s * batch.tokens
         return [scale * work for scale in self.scale]
 
     def transfer_s(self, tokens: int) -> Sequence[float]:
-        """Seconds per boundary."""
+        """Seconds that `tokens` take over every boundary between two stages."""
         return [self.handoff_base_s + self.handoff_per_token_s * tokens] * (self.stages - 1)
-
-
-def step_difference(
-    steps: Sequence[Step], run: Run, place: Callable[[int], str] = "step {}".format, noun: str = "steps"
-) -> str | None:
-    """The first step that was simulated at another time or with other tokens than recorded; None: all agree.
-
-    `place` names a step by its number, `noun` what the engine calls several.
-    """
-    for number, (recorded, simulated) in enumerate(zip(steps, run.steps, strict=False)):
-        for key in ("dispatch_s", "start_s", "end_s"):
-            was, now = getattr(recorded, key), getattr(simulated, key)
-            if (was is None) != (now is None) or (was is not None and abs(was - now) > TOLERANCE_S):
-                return f"{place(number)}: {key} recorded {was}, simulated {now}"
-        if recorded.tokens != simulated.tokens:
-            return f"{place(number)}: tokens recorded {dict(recorded.tokens)}, simulated {dict(simulated.tokens)}"
-    if len(steps) != len(run.steps):
-        return f"recorded {len(steps)} {noun}, simulated {len(run.steps)}"
-    return None
-
-
-def total_difference(makespan_s: float, stage_busy_s: Sequence[float], run: Run) -> str | None:
-    """Makespan, or the first stage's busy time, that differs; None: all agree."""
-    if abs(makespan_s - run.makespan_s) > TOLERANCE_S:
-        return f"makespan recorded {makespan_s}, simulated {run.makespan_s}"
-    for stage, (was, now) in enumerate(zip(stage_busy_s, run.compute_s, strict=True)):
-        if abs(was - now) > TOLERANCE_S:
-            return f"stage {stage}: busy recorded {was}, simulated {now}"
-    return None
 
 
 def read_records(path: Path, file: TypeAdapter[list[Entry]], understood: Callable[[Entry], Value]) -> list[Value]:
@@ -120,17 +93,26 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+class RequestEntry(Strict):
+    """One request, as every engine has it."""
+
+    id: str
+    arrival_s: float = Field(alias="arrival", ge=0)
+    prompt_tokens: PositiveInt
+    output_tokens: PositiveInt
+
+    def request(self) -> Request:
+        """The request as the simulator understands it."""
+        return Request(**dict(self))
+
+
 class StepEntry(Strict):
-    """One step, or one turn of a slot."""
+    """One step, or one turn of a slot: what `Step` holds."""
 
-    dispatch: float
-    start: float | None
-    end: float
+    dispatch_s: float = Field(alias="dispatch")
+    start_s: float | None = Field(alias="start")
+    end_s: float = Field(alias="end")
     tokens: dict[str, PositiveInt]
-
-    def step(self) -> Step:
-        """The step as the simulator records it."""
-        return Step(self.dispatch, self.start, self.end, self.tokens)
 
 
 class HandoffEntry(Strict):
@@ -145,14 +127,81 @@ class StageTimeEntry(HandoffEntry):
 
     scale: list[float] = Field(min_length=1)
 
+
+class Schedule(Strict, ABC):
+    """One recorded run: what the records of every engine have. An engine's own adds its settings."""
+
+    name: str
+    desc: str
+    engine: str  # name and version of what was recorded
+    pp: PositiveInt
+    stage_time: StageTimeEntry
+    requests: Sequence[RequestEntry] = Field(min_length=1)
+    steps: list[StepEntry]
+    makespan: float
+    stage_busy: list[float]
+
+    @abstractmethod
+    def settings(self) -> object:
+        """The scheduler that was recorded. Raises SpecError for what the engine refuses."""
+
+    @abstractmethod
+    def simulate(self) -> Run:
+        """The same run, simulated, with its steps."""
+
+    @abstractmethod
+    def difference(self, run: Run) -> str | None:
+        """The first place where `run` parts from what was recorded; None: nowhere."""
+
+    def checked(self) -> Self:
+        """The record itself.
+
+        Raises:
+            SpecError: a list with one entry a stage has another number of them, or `settings` are refused.
+        """
+        for key, values in (("stage_time.scale", self.stage_time.scale), ("stage_busy", self.stage_busy)):
+            if len(values) != self.pp:
+                raise SpecError(f"{key}: has {len(values)} entries, pp is {self.pp}")
+        self.settings()
+        return self
+
+    def agreement(self) -> Agreement:
+        """What comes of simulating the same run."""
+        return Agreement(f"{self.name} ({self.engine})", self.difference(self.simulate()))
+
     def costs(self, handoff: HandoffEntry | None = None) -> LinearCosts:
         """The stage times; without `handoff` the next stage has a batch at once."""
-        handoff = handoff or HandoffEntry(base=0, per_token=0)
-        return LinearCosts(tuple(self.scale), self.base, self.per_token, handoff.base, handoff.per_token)
+        stage, handoff = self.stage_time, handoff or HandoffEntry(base=0, per_token=0)
+        return LinearCosts(tuple(stage.scale), stage.base, stage.per_token, handoff.base, handoff.per_token)
 
+    def alike(self, settings: type[Any]) -> dict[str, Any]:
+        """The values of those fields of `settings` that the record spells alike."""
+        names = [field.name for field in fields(settings) if field.name in type(self).model_fields]
+        return {name: getattr(self, name) for name in names}
 
-def check_stages(stage_time: StageTimeEntry, stage_busy: Sequence[float], stages: int) -> None:
-    """Raise SpecError where a list with one entry a stage has another number of them."""
-    for key, values in (("stage_time.scale", stage_time.scale), ("stage_busy", stage_busy)):
-        if len(values) != stages:
-            raise SpecError(f"{key}: has {len(values)} entries, pp is {stages}")
+    def step_difference(
+        self, run: Run, place: Callable[[int], str] = "step {}".format, noun: str = "steps"
+    ) -> str | None:
+        """The first step that was simulated at another time or with other tokens than recorded; None: all agree.
+
+        `place` names a step by its number, `noun` what the engine calls several.
+        """
+        for number, (recorded, simulated) in enumerate(zip(self.steps, run.steps, strict=False)):
+            for key in ("dispatch_s", "start_s", "end_s"):
+                was, now = getattr(recorded, key), getattr(simulated, key)
+                if (was is None) != (now is None) or (was is not None and abs(was - now) > TOLERANCE_S):
+                    return f"{place(number)}: {key} recorded {was}, simulated {now}"
+            if recorded.tokens != simulated.tokens:
+                return f"{place(number)}: tokens recorded {recorded.tokens}, simulated {dict(simulated.tokens)}"
+        if len(self.steps) != len(run.steps):
+            return f"recorded {len(self.steps)} {noun}, simulated {len(run.steps)}"
+        return None
+
+    def total_difference(self, run: Run) -> str | None:
+        """Makespan, or the first stage's busy time, that differs; None: all agree."""
+        if abs(self.makespan - run.makespan_s) > TOLERANCE_S:
+            return f"makespan recorded {self.makespan}, simulated {run.makespan_s}"
+        for stage, (was, now) in enumerate(zip(self.stage_busy, run.compute_s, strict=True)):
+            if abs(was - now) > TOLERANCE_S:
+                return f"stage {stage}: busy recorded {was}, simulated {now}"
+        return None

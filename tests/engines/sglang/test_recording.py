@@ -7,13 +7,12 @@ stage), recorded in virtual time by benchmarks/record_sglang_schedules.py (the p
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from partitune.engines.sglang.scheduler.recording import compare, read, verify
+from partitune.engines.sglang.scheduler.recording import read, verify
 from partitune.errors import SpecError
 
 SCHEDULES = Path(__file__).parent.parent.parent / "data" / "schedules_sglang_0_5_23.json"
@@ -28,7 +27,7 @@ def test_every_recorded_turn_is_reproduced() -> None:
 
 def test_the_recordings_hold_what_they_are_for() -> None:
     recordings = read(SCHEDULES)
-    settings = [recording.settings for recording in recordings]
+    settings = [recording.settings() for recording in recordings]
     assert {one.stages for one in settings} == {1, 2, 3, 4, 5, 6, 8}
     assert {one.pp_async_batch_depth for one in settings} == {0, 1, 2}
     assert sum(recording.retractions for recording in recordings) == 34
@@ -41,7 +40,7 @@ def test_the_recordings_hold_what_they_are_for() -> None:
 def test_a_retracted_prompt_is_found_in_the_radix_cache(number: int) -> None:
     """Without the cache the same run reads more: release_kv_cache leaves the prompt there, match_kv_cache finds it."""
     recording = next(one for one in read(SCHEDULES) if one.name == f"kv-hit-{number}")
-    without = replace(recording, settings=replace(recording.settings, radix_cache=False)).simulate()
+    without = recording.model_copy(update={"radix_cache": False}).simulate()
     assert without.batch_tokens > sum(sum(step.tokens.values()) for step in recording.steps)
 
 
@@ -77,7 +76,7 @@ def write(path: Path, data: object) -> Path:
 )
 def test_the_first_difference_is_named(tmp_path: Path, record: dict[str, Any], change: Any, words: list[str]) -> None:
     change(record)
-    difference = compare(read(write(tmp_path, [record]))[0]).difference
+    difference = read(write(tmp_path, [record]))[0].agreement().difference
     assert difference is not None
     assert all(word in difference for word in words), difference
 

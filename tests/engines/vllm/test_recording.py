@@ -16,11 +16,9 @@ import pytest
 
 from partitune.engines.recordings import TOLERANCE_S
 from partitune.engines.vllm.pipelining import Regime
-from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.recording import compare, read, verify
+from partitune.engines.vllm.scheduler.recording import read, verify
 from partitune.engines.vllm.scheduler.settings import SchedulingPolicy
 from partitune.errors import SpecError
-from partitune.simulation.overheads import Overheads
 
 SCHEDULES = Path(__file__).parent.parent.parent / "data" / "schedules_vllm_0_33_0.json"
 OPTIONS = Path(__file__).parent.parent.parent / "data" / "schedules_options_vllm_0_32_0.json"
@@ -29,7 +27,7 @@ OPTIONS = Path(__file__).parent.parent.parent / "data" / "schedules_options_vllm
 def test_every_recorded_schedule_is_reproduced() -> None:
     agreements = verify(SCHEDULES)
     assert len(agreements) == 82
-    assert {recording.settings.regime for recording in read(SCHEDULES)} == set(Regime)
+    assert {recording.settings().regime for recording in read(SCHEDULES)} == set(Regime)
     assert [each for each in agreements if not each.agrees] == []
 
 
@@ -38,18 +36,18 @@ def test_every_recorded_schedule_with_options_is_reproduced() -> None:
     assert len(agreements) == 60
     assert [each for each in agreements if not each.agrees] == []
     recordings = read(OPTIONS)
-    assert sum(recording.counts["prefix_cache_hits"] > 0 for recording in recordings) == 30
-    assert sum(recording.counts["preemptions"] > 0 for recording in recordings) == 30
-    assert {recording.settings.scheduling_policy for recording in recordings} == set(SchedulingPolicy)
+    assert sum((recording.prefix_cache_hits or 0) > 0 for recording in recordings) == 30
+    assert sum((recording.preemptions or 0) > 0 for recording in recordings) == 30
+    assert {recording.settings().scheduling_policy for recording in recordings} == set(SchedulingPolicy)
 
 
 @pytest.mark.parametrize("file", [SCHEDULES, OPTIONS])
 def test_running_ahead_gives_the_recorded_totals(file: Path) -> None:
     # Without step records the simulator skips rounds.
     for recording in read(file):
-        run = simulate(recording.requests, recording.settings, recording.costs, Overheads())
-        assert run.makespan_s == pytest.approx(recording.makespan_s, abs=TOLERANCE_S), recording.name
-        assert run.compute_s == pytest.approx(recording.stage_busy_s, abs=TOLERANCE_S), recording.name
+        run = recording.simulate(record_steps=False)
+        assert run.makespan_s == pytest.approx(recording.makespan, abs=TOLERANCE_S), recording.name
+        assert run.compute_s == pytest.approx(recording.stage_busy, abs=TOLERANCE_S), recording.name
         assert run.batches + run.empty_steps == len(recording.steps), recording.name
 
 
@@ -80,7 +78,7 @@ def write(path: Path, data: object) -> Path:
 )
 def test_the_first_difference_is_named(tmp_path: Path, record: dict[str, Any], change: Any, words: list[str]) -> None:
     change(record)
-    difference = compare(read(write(tmp_path, [record]))[0]).difference
+    difference = read(write(tmp_path, [record]))[0].agreement().difference
     assert difference is not None
     assert all(word in difference for word in words), difference
 

@@ -6,119 +6,23 @@ hand-offs, ring and CPU times, those are part of a record. `benchmarks/record_sg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, PositiveInt, TypeAdapter
 
-from partitune.engines.recordings import (
-    TOLERANCE_S,
-    Agreement,
-    HandoffEntry,
-    LinearCosts,
-    StageTimeEntry,
-    StepEntry,
-    Strict,
-    check_stages,
-    read_records,
-    step_difference,
-    total_difference,
-)
+from partitune.engines.recordings import TOLERANCE_S, Agreement, HandoffEntry, Schedule, read_records
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
-from partitune.simulation.request import Request
-from partitune.simulation.run import Run, Step
+from partitune.simulation.run import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """One recorded run."""
+class Recording(Schedule):
+    """One recorded run; settings have SGLang's names, and a step is a turn of a slot, up to the last with work."""
 
-    name: str
-    engine: str
-    settings: SglangSettings
-    costs: LinearCosts
-    overheads: Overheads
-    requests: tuple[Request, ...]
-    steps: tuple[Step, ...]  # one per turn of a slot, up to the last with work
-    makespan_s: float
-    stage_busy_s: tuple[float, ...]
-    first_token_s: Mapping[str, float]  # request id -> when stage 0 has processed its first token
-    finish_s: Mapping[str, float]
-    retractions: int
-
-    def simulate(self) -> Run:
-        """The same run, simulated."""
-        return simulate_sglang(self.requests, self.settings, self.costs, self.overheads, record_steps=True)
-
-
-def verify(file: Path) -> list[Agreement]:
-    """Simulate every record of a file and compare.
-
-    Raises:
-        SpecError: the file is not a recording; names file and key.
-    """
-    return [compare(recording) for recording in read(file)]
-
-
-def compare(recording: Recording) -> Agreement:
-    """Simulate one record and look for the first difference."""
-    run = recording.simulate()
-    slots = recording.settings.slots
-    return Agreement(
-        f"{recording.name} ({recording.engine})",
-        step_difference(recording.steps, run, lambda turn: f"turn {turn} (slot {turn % slots})", "turns")
-        or _request_difference(recording, run)
-        or _retraction_difference(recording, run)
-        or total_difference(recording.makespan_s, recording.stage_busy_s, run),
-    )
-
-
-def _request_difference(recording: Recording, run: Run) -> str | None:
-    for times in run.requests:
-        for key, was, now in (
-            ("first token", recording.first_token_s[times.id], times.first_token_s),
-            ("finish", recording.finish_s[times.id], times.finish_s),
-        ):
-            if abs(was - now) > TOLERANCE_S:
-                return f"request {times.id}: {key} recorded {was}, simulated {now}"
-    return None
-
-
-def _retraction_difference(recording: Recording, run: Run) -> str | None:
-    if recording.retractions == run.preemptions:
-        return None
-    return f"recorded {recording.retractions} retractions, simulated {run.preemptions}"
-
-
-def read(path: Path) -> list[Recording]:
-    """The records of a file.
-
-    Raises:
-        SpecError: unreadable, not JSON, or a key missing, unknown or of the wrong kind; names file, record and key.
-    """
-    return read_records(path, _FILE, _Record.recording)
-
-
-class _Request(Strict):
-    id: str
-    arrival: float = Field(ge=0)
-    prompt_tokens: PositiveInt
-    output_tokens: PositiveInt
-
-
-class _Record(Strict):
-    """One entry of the file, as it is spelled there; settings have SGLang's names."""
-
-    name: str
-    desc: str
-    engine: str
-    pp: PositiveInt
     async_batch_depth: int = Field(ge=0)
     max_running_requests: PositiveInt
     pp_max_micro_batch_size: PositiveInt | None
@@ -141,55 +45,78 @@ class _Record(Strict):
     sample_s: float
     engine_step_s: float
     empty_step_s: float
-    stage_time: StageTimeEntry
     handoff: HandoffEntry
-    requests: list[_Request] = Field(min_length=1)
-    steps: list[StepEntry]
-    makespan: float
-    stage_busy: list[float]
-    first_token: dict[str, float]
+    first_token: dict[str, float]  # request id -> when stage 0 has processed its first token
     finish: dict[str, float]
     retractions: int
 
-    def recording(self) -> Recording:
-        """The record as the simulator understands it."""
-        check_stages(self.stage_time, self.stage_busy, self.pp)
+    def settings(self) -> SglangSettings:
+        """The scheduler that was recorded. Raises SpecError for what the engine refuses."""
+        same = self.alike(SglangSettings)
+        same["prefill_decode_interval"] = self.prefill_decode_interval or 0
+        law = None if self.dynamic_chunking is None else ChunkLaw(*self.dynamic_chunking)
+        return SglangSettings(stages=self.pp, pp_async_batch_depth=self.async_batch_depth, dynamic_chunks=law, **same)
+
+    def checked(self) -> Self:
+        """The record itself.
+
+        Raises:
+            SpecError: as of every record, or the requests are others in one place than in another.
+        """
         ids = {request.id for request in self.requests}
         for key, times in (("first_token", self.first_token), ("finish", self.finish)):
             if times.keys() != ids:
                 raise SpecError(f"{key}: must name every request once")
-        return Recording(
-            name=self.name,
-            engine=self.engine,
-            settings=self._settings(),
-            costs=self.stage_time.costs(self.handoff),
-            overheads=Overheads(
-                engine_step_s=self.engine_step_s,
-                empty_step_s=self.empty_step_s,
-                sample_s=self.sample_s,
-                broadcast_s=self.ring_s,
-                d2h_s=self.d2h_s,
-            ),
-            requests=tuple(Request(r.id, r.arrival, r.prompt_tokens, r.output_tokens) for r in self.requests),
-            steps=tuple(step.step() for step in self.steps),
-            makespan_s=self.makespan,
-            stage_busy_s=tuple(self.stage_busy),
-            first_token_s=self.first_token,
-            finish_s=self.finish,
-            retractions=self.retractions,
+        return super().checked()
+
+    def simulate(self) -> Run:
+        """The same run through our scheduler, with the recorded CPU times, ring and hand-offs."""
+        overheads = Overheads(broadcast_s=self.ring_s, **self.alike(Overheads))
+        requests = [entry.request() for entry in self.requests]
+        return simulate_sglang(requests, self.settings(), self.costs(self.handoff), overheads, record_steps=True)
+
+    def difference(self, run: Run) -> str | None:
+        """The first turn, request, count or total that differs; None: all agree."""
+        slots = self.settings().slots
+        return (
+            self.step_difference(run, lambda turn: f"turn {turn} (slot {turn % slots})", "turns")
+            or self._request_difference(run)
+            or self._retraction_difference(run)
+            or self.total_difference(run)
         )
 
-    def _settings(self) -> SglangSettings:
-        fit = self.dynamic_chunking
-        return SglangSettings(
-            stages=self.pp,
-            pp_async_batch_depth=self.async_batch_depth,
-            dynamic_chunks=None if fit is None else ChunkLaw(fit[0], fit[1]),
-            prefill_decode_interval=self.prefill_decode_interval or 0,
-            **self.model_dump(include=_SAME),
-        )
+    def _request_difference(self, run: Run) -> str | None:
+        for times in run.requests:
+            for key, was, now in (
+                ("first token", self.first_token[times.id], times.first_token_s),
+                ("finish", self.finish[times.id], times.finish_s),
+            ):
+                if abs(was - now) > TOLERANCE_S:
+                    return f"request {times.id}: {key} recorded {was}, simulated {now}"
+        return None
+
+    def _retraction_difference(self, run: Run) -> str | None:
+        if self.retractions == run.preemptions:
+            return None
+        return f"recorded {self.retractions} retractions, simulated {run.preemptions}"
 
 
-#: Settings that are spelled alike in a record.
-_SAME = {setting.name for setting in fields(SglangSettings)} & set(_Record.model_fields) - {"prefill_decode_interval"}
-_FILE = TypeAdapter(Annotated[list[_Record], Field(min_length=1)])
+_FILE = TypeAdapter(Annotated[list[Recording], Field(min_length=1)])
+
+
+def read(path: Path) -> list[Recording]:
+    """The records of a file.
+
+    Raises:
+        SpecError: unreadable, not JSON, or a key missing, unknown or of the wrong kind; names file, record and key.
+    """
+    return read_records(path, _FILE, Recording.checked)
+
+
+def verify(file: Path) -> list[Agreement]:
+    """Simulate every record of a file and compare.
+
+    Raises:
+        SpecError: the file is not a recording; names file and key.
+    """
+    return [recording.agreement() for recording in read(file)]
