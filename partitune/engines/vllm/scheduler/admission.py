@@ -9,15 +9,14 @@ Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, the loop over WAITIN
 
 from __future__ import annotations
 
-from partitune.engines.vllm.scheduler.chunks import next_chunk
 from partitune.engines.vllm.scheduler.cohort import Live
-from partitune.engines.vllm.scheduler.prefix_cache import Hit
+from partitune.engines.vllm.scheduler.kv_pool import Hit
 from partitune.engines.vllm.scheduler.queues import Limits, Queues
 
 
 def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
     """Move requests from waiting to running while tokens, seats and blocks last; returns their first chunks."""
-    settings, waiting, cache = queues.settings, queues.waiting, queues.pool.cache
+    settings, waiting, pool = queues.settings, queues.waiting, queues.pool
     chunks: list[tuple[Live, int]] = []
     skipped: list[Live] = []
     while waiting and limits.tokens > 0 and len(queues.running) < settings.max_num_seqs:
@@ -26,9 +25,8 @@ def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
             live.deferred = True
             skipped.append(waiting.popleft())
             continue
-        hit = _NOTHING if cache is None else cache.find(live)
-        live.computed = hit.tokens
-        live.junction = hit.junction
+        hit = pool.find(live)
+        live.computed, live.junction = hit.tokens, hit.junction
         new = live.to_compute - hit.tokens
         if limits.no_prompts and new > 1:
             break
@@ -36,7 +34,7 @@ def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
             new = limits.threshold
         if not settings.enable_chunked_prefill and new > limits.tokens:
             break
-        new = next_chunk(settings, live, limits.tokens, limits.threshold)
+        new = queues.next_chunk(live, limits)
         if new == 0 or not _blocks_for(queues, live, hit, new):
             if hit.tokens and (settings.align_chunks or not settings.reserve_full_isl):
                 queues.quiet_steps = 0  # it needs less as soon as less of its prompt is found
@@ -45,17 +43,13 @@ def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
         queues.reading.append(live)
         live.reading = True
         live.deferred = False
-        if cache is not None and not live.preempted:
+        if pool.caches and not live.preempted:
             queues.prefix_queries += live.to_compute
             queues.prefix_hits += hit.tokens
         chunks.append((live, new))
         limits.tokens -= new
     waiting.extendleft(reversed(skipped))
     return chunks
-
-
-#: What is found where nothing is cached.
-_NOTHING = Hit()
 
 
 def _blocks_for(queues: Queues, live: Live, hit: Hit, new: int) -> bool:
@@ -72,5 +66,5 @@ def _blocks_for(queues: Queues, live: Live, hit: Hit, new: int) -> bool:
     if hit.tokens:
         pool.adopt(live, hit)
     pool.hold(live, blocks)
-    queues.write(live, new)
+    pool.write(live, new, queues.step)
     return True

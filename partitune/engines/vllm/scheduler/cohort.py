@@ -9,10 +9,31 @@ whole cohort does not.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from partitune.engines.vllm.scheduler.cached import Cached, Stretch
 from partitune.simulation.request import Request
+
+
+@dataclass(slots=True, eq=False)
+class Cached:
+    """One block of a shared prefix in every full-attention group, or the states at one position."""
+
+    copies: list[Cached]  # all of the same content, oldest first; the first one is found
+    size: int  # KV blocks
+    users: int
+    step: int  # that wrote it
+    stale: int = 0  # times it is in the queue of free blocks but was taken out again
+
+    def __post_init__(self) -> None:
+        self.copies.append(self)
+
+
+@dataclass(slots=True, eq=False)
+class Stretch:
+    """Positions of one request, given back in one go; the last one is forgotten first."""
+
+    blocks: Sequence[int]
 
 
 @dataclass(slots=True, eq=False)

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
-from partitune.engines.vllm.scheduler.queues import Limits, Queues
-from partitune.engines.vllm.scheduler.settings import SchedulingPolicy
-from partitune.engines.vllm.scheduler.waiting import rank
+from partitune.engines.vllm.scheduler.queues import Limits, Queues, rank
 
 
 class ExactStep:
@@ -23,7 +21,6 @@ class ExactStep:
         self._queues = queues
         self._due = due
         self._limits = limits
-        self._turn: set[Cohort | None] = set(due)
         self._granted: dict[Live, None] = {}  # decodes
         self._chunks: dict[Live, int] = {}
 
@@ -31,11 +28,12 @@ class ExactStep:
         """Whole cohorts that are in the step, and prompt chunks; takes them off the limits."""
         queues, limits = self._queues, self._limits
         running, pool = queues.running, queues.pool
+        turn: set[Cohort | None] = set(self._due)
         index = 0
         while index < len(running) and limits.tokens > 0:
             live = running[index]
             new = blocks = 0
-            if live.cohort in self._turn:
+            if live.cohort in turn:
                 new = 1
                 blocks = pool.blocks(live.context + 1)
             elif live.reading:
@@ -43,7 +41,7 @@ class ExactStep:
                 blocks = pool.blocks(live.computed + new, live.in_flight + new)
             if new:
                 while blocks - live.held > pool.free:
-                    victim = self._victim()
+                    victim = max(running, key=rank) if queues.by_priority else running[-1]
                     if running.index(victim) < index:
                         index -= 1
                     self._give_up(victim)
@@ -53,25 +51,18 @@ class ExactStep:
             index += 1
         return self._split(), list(self._chunks.items())
 
-    def _victim(self) -> Live:
-        running = self._queues.running
-        if self._queues.settings.scheduling_policy is SchedulingPolicy.PRIORITY:
-            return max(running, key=rank)
-        return running[-1]
-
     def _grant(self, live: Live, new: int, blocks: int) -> None:
         self._queues.pool.hold(live, blocks)
         if live.reading:
             self._chunks[live] = new
-            self._queues.write(live, new)
+            self._queues.pool.write(live, new, self._queues.step)
         else:
             self._granted[live] = None
         self._limits.tokens -= new
 
     def _give_up(self, victim: Live) -> None:
         """Preempt `victim`; what this step had for it goes to others."""
-        caches = self._queues.pool.cache is not None
-        cached_tokens = victim.cached_tokens if caches else 0
+        cached_tokens = victim.cached_tokens if self._queues.pool.caches else 0
         if victim in self._granted:
             del self._granted[victim]
             self._limits.tokens += 1

@@ -15,50 +15,41 @@ where a longer prefix than the states' was found), counted as free from the mome
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 
-from partitune.engines.vllm.scheduler.cached import Cached, Stretch
-from partitune.engines.vllm.scheduler.cohort import Live
+from partitune.engines.vllm.scheduler.cohort import Cached, Live, Stretch
+from partitune.engines.vllm.scheduler.kv_pool import Hit, KvPool
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 
 
-@dataclass(slots=True)
-class Hit:
-    """What a prompt finds."""
+class PrefixCache(KvPool):
+    """A pool that is a queue of free blocks and what they hold."""
 
-    tokens: int = 0
-    blocks: int = 0  # KV blocks it need not allocate
-    free_blocks: int = 0  # those of them that count as free until it takes them
-    shared: list[Cached] = field(default_factory=list)
-    own: range = field(default=range(0))
-    states: Cached | None = None
-    junction: int = 0  # tokens that would have been found but for the states
-
-
-class PrefixCache:
-    """The queue of free blocks and the content of it."""
+    caches = True
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        block = settings.block_size
-        self.blank = settings.num_blocks - 1  # free blocks that hold nothing
-        self._block = block
-        self._size = settings.full_groups
+        super().__init__(settings)
+        self._blank = self.free  # free blocks that hold nothing
         self._keeps_states = settings.keeps_states
         self._state_size = settings.state_groups // 2  # "align" mode works on two states, one is kept
-        self._reach = [-(-(window - 1) // block) for window in settings.windows]  # blocks a window sees at most
+        self._reach = [-(-(window - 1) // self._block) for window in settings.windows]  # blocks a window sees at most
         self._queue: deque[Cached | Stretch] = deque()
         self._groups: dict[str, list[list[Cached]]] = {}  # group -> position -> copies
         self._states: dict[tuple[str, int], list[Cached]] = {}  # (group or request, positions before) -> copies
 
-    def take(self, count: int) -> None:
+    def hold(self, live: Live, blocks: int) -> None:
+        """Give `live` so many blocks in all, and forget what they held."""
+        self._take(blocks - live.held)
+        super().hold(live, blocks)
+
+    def _take(self, count: int) -> None:
         """Hand out `count` free blocks; negative: take blocks back that hold nothing."""
-        self.blank -= count
-        while self.blank < 0:
+        self._blank -= count
+        while self._blank < 0:
             oldest = self._queue[0]
             if isinstance(oldest, Stretch):
-                gone = min(len(oldest.blocks), -(self.blank // self._size))
+                gone = min(len(oldest.blocks), -(self._blank // self._full))
                 oldest.blocks = oldest.blocks[: len(oldest.blocks) - gone]
-                self.blank += gone * self._size
+                self._blank += gone * self._full
                 if not oldest.blocks:
                     self._queue.popleft()
                 continue
@@ -67,10 +58,10 @@ class PrefixCache:
                 oldest.stale -= 1
             else:
                 oldest.copies.remove(oldest)
-                self.blank += oldest.size
+                self._blank += oldest.size
 
     def find(self, live: Live) -> Hit:
-        """What a waiting request could take over now; its last token is always computed."""
+        """What a waiting request could take over now, block by block of its prefix and then of its own."""
         most = (live.to_compute - 1) // self._block
         shared: list[Cached] = []
         for copies in self._positions(live)[:most]:
@@ -94,13 +85,14 @@ class PrefixCache:
         hit.shared = shared[:count]
         hit.own = range(len(hit.shared), count)
         hit.tokens = count * self._block
-        hit.blocks = count * self._size
+        hit.blocks = count * self._full
         used = sum(cached.users > 0 for cached in hit.shared)
-        hit.free_blocks = (count - used) * self._size
+        hit.free_blocks = (count - used) * self._full
         return hit
 
     def adopt(self, live: Live, hit: Hit) -> None:
         """Let `live` hold what it found."""
+        super().adopt(live, hit)
         for cached in hit.shared:
             if not cached.users:
                 cached.stale += 1
@@ -108,23 +100,24 @@ class PrefixCache:
         live.shared = hit.shared
         wanted = set(hit.own)
         for stretch in live.stretches:
-            if found := wanted.intersection(stretch.blocks):
-                stretch.blocks = [position for position in stretch.blocks if position not in found]
-                wanted -= found
+            if taken := wanted.intersection(stretch.blocks):
+                stretch.blocks = [position for position in stretch.blocks if position not in taken]
+                wanted -= taken
         if hit.states is not None:
             hit.states.stale += 1
             self._queue.append(hit.states)
 
-    def write(self, live: Live, start: int, end: int, step: int, free: int) -> None:
-        """Tokens `start` to `end` of `live` got their blocks, which left `free`; others can find them from now on."""
+    def write(self, live: Live, new: int, step: int) -> None:
+        """Let others find the full blocks of the next `new` tokens of `live`, which got their blocks in `step`."""
         positions = self._positions(live)
+        end = live.computed + new
         for position in range(len(live.shared), min(end // self._block, live.shared_blocks)):
-            live.shared.append(Cached(positions[position], self._size, 1, step))
+            live.shared.append(Cached(positions[position], self._full, 1, step))
         if self._keeps_states:
-            self._keep_states(live, start, end, step, free)
+            self._keep_states(live, end, step)
 
-    def _keep_states(self, live: Live, start: int, end: int, step: int, free: int) -> None:
-        last = (live.prompt - 1) // self._block
+    def _keep_states(self, live: Live, end: int, step: int) -> None:
+        start, last = live.computed, (live.prompt - 1) // self._block
         kept = {last, live.junction // self._block}
         narrowest = min(self._reach, default=0)
         if not self._state_size and last <= narrowest:
@@ -134,16 +127,16 @@ class PrefixCache:
             if copies and start == count * self._block and count == last:
                 copies[0].step = step  # the engine names it again with the chunk that goes on from it
             size = self._state_size + (len(self._reach) if count <= narrowest else sum(self._reach))
-            if start < count * self._block <= end and not copies and free >= size:
-                self.take(size)
+            if start < count * self._block <= end and not copies and self.free >= size:
+                self._take(size)
                 self._queue.append(Cached(copies, size, 0, step))
 
-    def release(self, live: Live, cached_tokens: int, *, comes_back: bool) -> int:
-        """Take everything back from `live`, of which the first `cached_tokens` can be found; returns blocks freed."""
+    def release(self, live: Live, cached_tokens: int, *, comes_back: bool) -> None:
+        """Take everything back from `live`, of which the first `cached_tokens` tokens can be found."""
         full = cached_tokens // self._block
         own = range(live.shared_blocks, max(full, live.shared_blocks))
-        freed = live.held - self._size * len(live.shared)
-        self.take(self._size * len(own) - freed)
+        freed = live.held - self._full * len(live.shared)
+        self._take(self._full * len(own) - freed)
         if own:
             stretch = Stretch(own)
             self._queue.append(stretch)
@@ -153,9 +146,10 @@ class PrefixCache:
             cached.users -= 1
             if not cached.users:
                 self._queue.append(cached)
-                freed += self._size
+                freed += self._full
         live.shared = []
-        return freed
+        live.held = 0
+        self.free += freed
 
     def _positions(self, live: Live) -> list[list[Cached]]:
         prefix = live.request.prefix

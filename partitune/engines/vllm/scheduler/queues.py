@@ -1,21 +1,24 @@
-"""The requests of one engine and the KV blocks they hold, and what a step may still hold.
+"""The requests of one engine and their KV blocks, what a step may still hold, and how far prompts are read in it.
 
 Decision: below the scheduler and both ways of filling a step (exact_step.py, admission.py), which all work on this one
-state and know nothing of each other.
+state and know nothing of each other. Who waits is always in the order of the policy, so that the head is the next to
+admit under either. With equal priority the earlier request is first; the engine compares times, here it is the order of
+sending, which has no ties.
 
-Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (_preempt_request).
+Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, _mamba_block_aligned_split, _preempt_request),
+`v1/core/sched/request_queue.py`, `v1/request.py` (Request.__lt__).
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from dataclasses import dataclass
 
-from partitune.engines.vllm.scheduler.chunks import next_chunk
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
 from partitune.engines.vllm.scheduler.kv_pool import KvPool
-from partitune.engines.vllm.scheduler.settings import SchedulerSettings
-from partitune.engines.vllm.scheduler.waiting import Waiting
+from partitune.engines.vllm.scheduler.prefix_cache import PrefixCache
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
 
 
 @dataclass(slots=True)
@@ -27,13 +30,21 @@ class Limits:
     no_prompts: bool = False  # neither chunks nor newcomers
 
 
+def rank(live: Live) -> tuple[int, int]:
+    """Less is served earlier and preempted later."""
+    return live.request.priority, live.number
+
+
 class Queues:
     """Everyone who waits or runs."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
-        self.pool = KvPool(settings)
-        self.waiting = Waiting(settings.scheduling_policy)
+        # Without "align" mode nobody keeps the states of a fixed-state layer, so nothing could be found.
+        caches = settings.enable_prefix_caching and (settings.align_chunks or not settings.state_groups)
+        self.pool = PrefixCache(settings) if caches else KvPool(settings)
+        self.by_priority = settings.scheduling_policy is SchedulingPolicy.PRIORITY
+        self.waiting: deque[Live] = deque()  # the head is the next to be admitted
         self.running: list[Live] = []  # in order of admission
         self.reading: list[Live] = []  # those of `running` whose prompt is not read to its end
         self.due: deque[Cohort] = deque()  # cohorts that may be scheduled, ordered by eligible_step
@@ -43,19 +54,50 @@ class Queues:
         self.prefix_queries = self.prefix_hits = 0
         self.quiet_steps = 0  # since anything but whole cohorts decoding happened
 
+    def wait(self, live: Live) -> None:
+        """Let `live` wait for its admission: first come first served behind the others, a preempted one before them."""
+        if self.by_priority:
+            insort(self.waiting, live, key=rank)
+        elif live.preempted:
+            self.waiting.appendleft(live)
+        else:
+            self.waiting.append(live)
+
     def chunk(self, live: Live, limits: Limits) -> int:
-        """Prompt tokens that a running request reads next."""
+        """Prompt tokens that a running request reads next within `limits`."""
         if limits.no_prompts or self.step < live.eligible_step:
             return 0
-        return next_chunk(self.settings, live, limits.tokens, limits.threshold)
+        return self.next_chunk(live, limits)
 
-    def write(self, live: Live, new: int) -> None:
-        """A chunk of `new` tokens got its blocks: what it fills can be found from now on."""
-        if self.pool.cache is not None:
-            self.pool.cache.write(live, live.computed, live.computed + new, self.step, self.pool.free)
+    def next_chunk(self, live: Live, limits: Limits) -> int:
+        """Prompt tokens that `live` may read next within `limits`; those of a hybrid end where a state is kept."""
+        settings, start, tokens = self.settings, live.computed, live.to_compute
+        new = tokens - start
+        if 0 < limits.threshold < new:
+            new = limits.threshold
+        new = min(new, limits.tokens)
+        prompt_end = max(live.prompt, tokens - 1)
+        if not settings.align_chunks or start >= prompt_end:
+            return new
+        block = settings.block_size
+        end = start + new
+        if end < prompt_end:
+            limit = settings.max_num_batched_tokens
+            if settings.long_prefill_token_threshold:
+                limit = min(limit, settings.long_prefill_token_threshold)
+            aligned = end // block * block
+            if aligned > start or block <= limit:
+                end = aligned
+        stops = [(tokens - 1) // block * block, start + (live.junction - start) // block * block]
+        if start % block:
+            stops.append((start // block + 1) * block)
+        return max(min([stop for stop in stops if start < stop < end], default=end) - start, 0)
 
     def preempt(self, live: Live, cached_tokens: int) -> None:
-        """Take everything from a running request; it will read prompt and output again."""
+        """Take everything from a running request, of whose tokens the first `cached_tokens` are cached.
+
+        It will read prompt and output again.
+        """
         self.running.remove(live)
         if live.cohort is not None:
             live.cohort.remove(live, self.settings.block_size)
@@ -65,5 +107,5 @@ class Queues:
         self.pool.release(live, cached_tokens, comes_back=True)
         live.computed = 0
         live.preempted = True
-        self.waiting.put_back(live)
+        self.wait(live)
         self.preemptions += 1

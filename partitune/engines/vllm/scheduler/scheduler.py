@@ -55,10 +55,10 @@ class Scheduler(Queues):
         return bool(self.running or self.waiting or self.finished_unflushed)
 
     def add(self, live: Live) -> None:
-        """A request has arrived."""
+        """Let a request that has arrived wait for its admission."""
         prefix = live.request.prefix
         live.shared_blocks = 0 if prefix is None else prefix.tokens // self.settings.block_size
-        self.waiting.add(live)
+        self.wait(live)
 
     def schedule(self) -> Plan | None:
         """The next step; None for an empty one."""
@@ -76,8 +76,7 @@ class Scheduler(Queues):
         preempted = False
         if due or self.reading:
             decodes = sum(len(cohort.members) for cohort in due)
-            if not limits.no_prompts:
-                chunks = [(live, new) for live in self.reading if (new := self.chunk(live, limits))]
+            chunks = [(live, new) for live in self.reading if (new := self.chunk(live, limits))]
             wanted = decodes + sum(new for _, new in chunks)
             if wanted <= limits.tokens and self._allocate_all(due, chunks):
                 limits.tokens -= wanted
@@ -154,7 +153,7 @@ class Scheduler(Queues):
         back = any(blocks < live.held for live, blocks in grants)
         if back:  # a window lets go of what was in flight: somebody may be admitted now
             self.quiet_steps = 0
-        if self.pool.cache is not None and self.settings.keeps_states and (back or chunks):
+        if self.pool.caches and self.settings.keeps_states and (back or chunks):
             # Blocks given back and states kept between two grants decide what the cache forgets: in the engine's order.
             places = {live: place for place, live in enumerate(self.running)}
             grants.sort(key=lambda grant: places[grant[0]])
@@ -162,7 +161,7 @@ class Scheduler(Queues):
         for live, blocks in grants:
             self.pool.hold(live, blocks)
             if live in reads:
-                self.write(live, reads[live])
+                self.pool.write(live, reads[live], self.step)
 
     def _commit(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> Plan:
         """Advance everyone in the step; who samples in it is one cohort from now on."""
@@ -200,7 +199,7 @@ class Scheduler(Queues):
         cohort.scheduled += 1
         cohort.context += len(cohort.members)
         cohort.last_step = self.step
-        if self.pool.cache is not None:
+        if self.pool.caches:
             cohort.steps.append(self.step)
             cohort.seen_step = self.delivered_step
         if self.cadence:
@@ -232,7 +231,7 @@ class Scheduler(Queues):
             cohort.stopping += cohort.will_stop.pop(cohort.delivered)
         if cohort.delivered in cohort.ending:
             finished = cohort.ending.pop(cohort.delivered)
-            if self.pool.cache is not None and len(finished) > 1:  # who is first forgotten is as in the engine
+            if self.pool.caches and len(finished) > 1:  # who is first forgotten is as in the engine
                 ended = set(finished)
                 finished = [live for live in (*self.running, *self.waiting) if live in ended]
             for live in finished:
