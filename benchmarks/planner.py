@@ -16,8 +16,8 @@ from itertools import combinations
 import numpy as np
 
 from benchmarks.synthetic_instances import LAYERS, STAGES, Server, true_costs
+from partitune.costs.cost_model import Floats
 from partitune.planning.solver import (
-    Floats,
     along,
     fluid_bound_s,
     minimise_bottleneck,

@@ -22,8 +22,9 @@ from itertools import product
 import numpy as np
 
 from partitune.candidate import FlagValue
+from partitune.costs.cost_model import Floats
 from partitune.errors import InfeasibleSpace
-from partitune.planning.solver import Floats, Solution, along, pareto_front, stage_tensor
+from partitune.planning.solver import Solution, along, pareto_front, stage_tensor
 
 LAYERS, STAGES = 93, 8
 IS_FULL = (np.arange(LAYERS) % 4 == 3) | (np.arange(LAYERS) == LAYERS - 1)

@@ -111,7 +111,7 @@ def nearest(word: str, allowed: Iterable[str], *, most: int = 1, alike: float = 
     return difflib.get_close_matches(word.lower(), list(allowed), n=most, cutoff=alike)
 
 
-def did_you_mean(word: str, allowed: Iterable[str], *, most: int = 1) -> str:
-    """`, did you mean NAME?` for the nearest allowed names, empty when none is near: the middle of a message."""
-    near = nearest(word, allowed, most=most)
-    return f", did you mean {' or '.join(near)}?" if near else ""
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """`, did you mean NAME?` for the nearest allowed name, empty when none is near: the middle of a message."""
+    near = nearest(word, allowed)
+    return f", did you mean {near[0]}?" if near else ""

@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from partitune.costs.cost_model import Floats
 from partitune.errors import InfeasibleSpace
 from partitune.partition import Partition
-from partitune.planning.legality import Windows
 
-Floats = NDArray[np.float64]
 _SAME = 1.0 + 1e-9
 
 
@@ -37,24 +35,20 @@ class Solution:
     capacity: float | None = None  # smallest capacity over stages, in the unit of the tensor it came from
 
 
-def stage_tensor(layer_s: Floats, edge_s: Floats, windows: Windows | None = None) -> Floats:
+def stage_tensor(layer_s: Floats, edge_s: Floats) -> Floats:
     """Stage times from layer times.
 
     Args:
         layer_s: seconds of each layer on each stage, shape [stages, layers].
         edge_s: seconds of each stage outside its layers, shape [stages].
-        windows: allowed (stage, first, end), shape [stages, layers + 1, layers + 1]; None: any non-empty window.
 
     Returns:
-        Seconds, shape [stages, layers + 1, layers + 1]; infinite where a window is empty or not allowed.
+        Seconds, shape [stages, layers + 1, layers + 1]; infinite where a window is empty.
     """
     stages, layers = layer_s.shape
     prefix = np.concatenate((np.zeros((stages, 1)), np.cumsum(layer_s, axis=1)), axis=1)
     times = prefix[:, None, :] - prefix[:, :, None] + edge_s[:, None, None]
-    allowed = np.triu(np.ones((layers + 1, layers + 1), dtype=np.bool_), k=1)[None]
-    if windows is not None:
-        allowed = allowed & windows
-    return np.where(allowed, times, np.inf)
+    return np.where(np.triu(np.ones((layers + 1, layers + 1), dtype=np.bool_), k=1), times, np.inf)
 
 
 def along(tensor: Floats, partition: Sequence[int]) -> Floats:

@@ -2,7 +2,7 @@
 
 Decision: the file says what a person knows; what follows from it (the model's layers, the stages' places, the engine's
 defaults) is worked out by the rooms that know. So model, GPU, engine and flag names are checked for their form here and
-for their meaning there, and the messages there name this file's lines through `where` and `error`.
+for their meaning there, and the messages there name this file's lines through `error`.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def test_what_the_examples_bring_along_is_well_formed() -> None:
 def test_values_and_defaults() -> None:
     runner = read(GOOD)
     assert (runner.driver, runner.workers, runner.timeout_s) == ("simulator", 4, 30.0)
-    assert runner.where("workers") == "r.yaml:4"
+    assert str(runner.error("workers", text="x")) == "r.yaml:4: workers: x"
     assert read("kind: runner\nname: here\ndriver: simulator\n").workers == "auto"
 
 

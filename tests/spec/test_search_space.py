@@ -153,9 +153,10 @@ def test_stages_may_differ() -> None:
 
 def test_lines_stay_known_after_reading() -> None:
     space = pickle.loads(pickle.dumps(read(GOOD)))
-    assert space.where("cluster", "gpu") == "s.yaml:4"
-    assert space.where("seeds", 1, "partition") == "s.yaml:19"
-    assert space.where("knobs", "partition", "max_layers") == "s.yaml:9"  # a default: where its section stands
+    assert str(space.error("cluster", "gpu", text="x")).startswith("s.yaml:4: ")
+    assert str(space.error("seeds", 1, "partition", text="x")).startswith("s.yaml:19: ")
+    default = space.error("knobs", "partition", "max_layers", text="x")
+    assert str(default).startswith("s.yaml:9: ")  # where its section stands
     error = space.error("seeds", 0, text="sums to 46; allowed: 93")
     assert str(error) == "s.yaml:18: seeds[0]: sums to 46; allowed: 93"
 
@@ -172,7 +173,7 @@ def test_what_is_left_out_has_a_default() -> None:
     )
     assert space.objectives[0].metric == "output_throughput_tok_s"
     assert (space.engine.name, space.knobs.flags, space.seeds, space.slo) == ("vllm", {}, (), {})
-    assert space.where("model") == "command line"
+    assert str(space.error("model", text="x")) == "command line: model: x"
     assert SearchSpace.from_mapping(space.resolved()).resolved() == space.resolved()
 
 

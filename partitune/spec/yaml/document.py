@@ -18,7 +18,7 @@ import yaml
 from yaml.resolver import Resolver
 
 from partitune.spec.catalog import MAX_YAML_BYTES
-from partitune.spec.yaml.faults import Fault, KeyPath, complaint, describe, place, shown, text_fault
+from partitune.spec.yaml.faults import Fault, KeyPath, complaint, describe, shown, text_fault
 
 #: A value as JSON knows it; integer keys are stage numbers.
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str | int, Plain] | None"
@@ -43,10 +43,6 @@ class Document:
     value: dict[str | int, Plain]
     lines: Mapping[KeyPath, int]
     faults: tuple[Fault, ...] = ()
-
-    def where(self, path: KeyPath) -> str:
-        """`file:line` of a key path, of its nearest written parent if it is not in the file itself."""
-        return place(self.source, self.lines, path)
 
 
 def read_yaml(content: bytes, source: str) -> Document:
@@ -134,14 +130,12 @@ class _Builder:
     def document(self, text: str) -> dict[str | int, Plain]:
         self.text = text
         events = self._events()
-        for event in events:
-            if isinstance(event, yaml.StreamStartEvent | yaml.DocumentStartEvent):
-                continue
-            if isinstance(event, yaml.StreamEndEvent):
-                raise _UnreadableError("the file is empty; allowed: a mapping of keys", 1)
-            self.lines[()] = _line(event)
-            value = self._value(event, events, ())
-            break
+        next(events)  # the stream's start
+        if isinstance(next(events), yaml.StreamEndEvent):
+            raise _UnreadableError("the file is empty; allowed: a mapping of keys", 1)
+        first = next(events)
+        self.lines[()] = _line(first)
+        value = self._value(first, events, ())
         next(events)  # the document's end
         if not isinstance(event := next(events), yaml.StreamEndEvent):
             raise _UnreadableError("a second document begins; allowed: one document a file", _line(event))

@@ -17,7 +17,7 @@ from pydantic import PrivateAttr, ValidationError
 from partitune.errors import SpecError, did_you_mean
 from partitune.spec.catalog import Kind, YamlText
 from partitune.spec.yaml.document import Document, from_memory, read_yaml
-from partitune.spec.yaml.faults import Fault, KeyPath, complaint, describe, place
+from partitune.spec.yaml.faults import Fault, KeyPath, complaint, describe
 from partitune.spec.yaml.strict_model import Reading, StrictModel, allowed
 
 Name = Annotated[
@@ -100,10 +100,6 @@ class SpecFile(StrictModel):
     def cross_faults(cls, reading: Reading) -> Iterable[Fault]:  # noqa: ARG003 - subclasses use it
         """Faults between sections; asked also when other sections are wrong. Paths start at the top of the file."""
         return ()
-
-    def where(self, *path: str | int) -> str:
-        """`file:line` of a key, of its nearest written parent where the key itself is a default."""
-        return place(self._source, self._lines, path)
 
     def error(self, *path: str | int, text: str) -> SpecError:
         """The error to raise when a later check finds a key wrong; `text` is `what was found; what is allowed`."""

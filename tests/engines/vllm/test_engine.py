@@ -273,7 +273,8 @@ def test_kv_plan_of_a_deployment() -> None:
 
 def test_solver_finds_the_split_with_a_third_more_cache() -> None:
     k3 = deployment(flags={"max_model_len": 32768})
-    times = stage_tensor(np.ones((8, 93)), np.zeros(8), allowed_windows(k3.architecture, stage_bounds(8, 93)))
+    windows = allowed_windows(k3.architecture, stage_bounds(8, 93))
+    times = np.where(windows, stage_tensor(np.ones((8, 93)), np.zeros(8)), np.inf)
     blocks = VLLM.kv_blocks(k3, np.full(times.shape, 20.0 * GIB))
     fastest = pareto_front(times, blocks)[0]
     assert fastest.bottleneck_s == 12.0
