@@ -6,7 +6,6 @@ with the file's own line; what is returned holds values only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -24,7 +23,7 @@ from partitune.planning.problem import ClusterGpus, Problem, roofline_costs
 from partitune.planning.serving_cost import Tariff
 from partitune.planning.workload_mix import Load, Mix, Over
 from partitune.simulation.request import Request
-from partitune.simulation.workload import RandomWorkload, read_trace
+from partitune.simulation.workload import random_requests, read_trace
 from partitune.spec.catalog import readable_path
 from partitune.spec.search_space import SearchSpace
 from partitune.spec.serving import Sizes
@@ -131,16 +130,7 @@ def _requests(
     if isinstance(load, TraceWorkload):
         with _located(space, *path, "file"):
             return tuple(read_trace(readable_path(space.absolute(load.file))))[: load.requests], None
-    drawn = RandomWorkload(
-        count=load.requests,
-        prompt_tokens=load.prompt_tokens,
-        output_tokens=load.output_tokens,
-        range_ratio=load.range_ratio,
-        rate_req_s=load.request_rate_req_s or math.inf,
-        burstiness=load.burstiness,
-        seed=space.random_seed + index,
-    )
-    return tuple(drawn.requests()), load.concurrency
+    return tuple(random_requests(load, space.random_seed + index)), load.concurrency
 
 
 def _refuse_names_written_by_partitune(space: SearchSpace, chosen: Engine) -> None:

@@ -12,89 +12,49 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from partitune.errors import SpecError, nearest
-from partitune.simulation.request import Request, SharedPrefix
+from partitune.simulation.request import Request
+from partitune.spec.workload import RandomWorkload
 
-
-@dataclass(frozen=True, slots=True)
-class _Spelling:
-    """Names of a trace line's three keys."""
-
-    timestamp: str
-    unit: str
-    unit_s: float
-    prompt: str
-    output: str
-
-    @property
-    def keys(self) -> tuple[str, str, str]:
-        return (self.timestamp, self.prompt, self.output)
-
-
+#: How a trace line may spell arrival, prompt and output, and the unit of the arrival.
 _SPELLINGS = (
-    _Spelling("timestamp_s", "seconds", 1.0, "prompt_tokens", "output_tokens"),
-    _Spelling("timestamp", "milliseconds", 1e-3, "input_length", "output_length"),  # Mooncake's
+    (("timestamp_s", "prompt_tokens", "output_tokens"), "seconds", 1.0),
+    (("timestamp", "input_length", "output_length"), "milliseconds", 1e-3),  # Mooncake's
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RandomWorkload:
-    """Random lengths and arrivals. Lengths lie within `range_ratio` of the mean, evenly; 0 means all equal."""
+def random_requests(load: RandomWorkload, seed: int = 0) -> list[Request]:
+    """The requests of a random load; equal loads and seeds give equal requests on every machine.
 
-    count: int
-    prompt_tokens: int
-    output_tokens: int
-    range_ratio: float = 0.0  # 0 <= range_ratio < 1
-    rate_req_s: float = math.inf  # inf: all at once
-    burstiness: float = 1.0  # gamma shape of the gaps: 1 is a Poisson process, below 1 burstier, inf even
-    seed: int = 0
-    prefix_tokens: int = 0  # the same in front of every prompt, on top of its own (`--random-prefix-len`)
+    Lengths lie within `range_ratio` of the mean, evenly. Without a rate all arrive at 0.
+    """
+    generator = np.random.default_rng(seed)
+    prompts, outputs = (_lengths(generator, mean, load) for mean in (load.prompt_tokens, load.output_tokens))
+    return [
+        Request(str(number), arrival, max(1, prompt), max(1, output))
+        for number, (arrival, prompt, output) in enumerate(zip(_arrivals(load, seed), prompts, outputs, strict=True))
+    ]
 
-    def __post_init__(self) -> None:
-        for key in ("count", "prompt_tokens", "output_tokens"):
-            if getattr(self, key) < 1:
-                raise SpecError(f"random workload: {key} is {getattr(self, key)}; it must be 1 or more")
-        if self.prefix_tokens < 0:
-            raise SpecError(f"random workload: prefix_tokens is {self.prefix_tokens}; it must be 0 or more")
-        if not 0.0 <= self.range_ratio < 1.0:
-            raise SpecError(f"random workload: range_ratio is {self.range_ratio}; it must be in [0, 1)")
-        for key in ("rate_req_s", "burstiness"):
-            if not getattr(self, key) > 0.0:
-                raise SpecError(f"random workload: {key} is {getattr(self, key)}; it must be above 0")
 
-    def requests(self) -> list[Request]:
-        """The requests; equal workloads give equal requests on every machine."""
-        lengths = np.random.default_rng(self.seed)
-        prompts = self._lengths(lengths, self.prompt_tokens)
-        outputs = self._lengths(lengths, self.output_tokens)
-        arrivals = self._arrivals()
-        shared = self.prefix_tokens
-        prefix = SharedPrefix("random", shared) if shared else None
-        return [
-            Request(str(number), float(arrival), shared + max(1, int(prompt)), max(1, int(output)), prefix=prefix)
-            for number, (arrival, prompt, output) in enumerate(zip(arrivals, prompts, outputs, strict=True))
-        ]
+def _lengths(generator: np.random.Generator, mean: int, load: RandomWorkload) -> list[int]:
+    low, high = math.floor(mean * (1 - load.range_ratio)), math.ceil(mean * (1 + load.range_ratio))
+    lengths: list[int] = generator.integers(low, high + 1, size=load.requests).tolist()
+    return lengths
 
-    def _lengths(self, generator: np.random.Generator, mean: int) -> list[int]:
-        low = math.floor(mean * (1 - self.range_ratio))
-        high = math.ceil(mean * (1 + self.range_ratio))
-        return [int(length) for length in generator.integers(low, high + 1, size=self.count)]
 
-    def _arrivals(self) -> list[float]:
-        if self.rate_req_s == math.inf:
-            return [0.0] * self.count
-        if self.burstiness == math.inf:
-            gaps = np.full(self.count, 1.0 / self.rate_req_s)
-        else:
-            scale = 1.0 / (self.rate_req_s * self.burstiness)
-            gaps = np.random.RandomState(self.seed).gamma(self.burstiness, scale, size=self.count)
-        arrivals = np.cumsum(gaps)
-        return [float(arrival) for arrival in arrivals * (self.count / self.rate_req_s / arrivals[-1])]
+def _arrivals(load: RandomWorkload, seed: int) -> list[float]:
+    if load.request_rate_req_s is None:
+        return [0.0] * load.requests
+    scale = 1.0 / (load.request_rate_req_s * load.burstiness)
+    gaps = np.random.RandomState(seed).gamma(load.burstiness, scale, size=load.requests)
+    arrivals = np.cumsum(gaps)
+    seconds: list[float] = (arrivals * (load.requests / load.request_rate_req_s / arrivals[-1])).tolist()
+    return seconds
 
 
 def read_trace(path: Path) -> list[Request]:
@@ -117,10 +77,7 @@ def read_trace(path: Path) -> list[Request]:
     if not requests:
         raise SpecError(f"{path}: the trace has no requests; give one JSON object a line")
     begin = min(request.arrival_s for request in requests)
-    return [
-        Request(request.id, request.arrival_s - begin, request.prompt_tokens, request.output_tokens)
-        for request in requests
-    ]
+    return [replace(request, arrival_s=request.arrival_s - begin) for request in requests]
 
 
 def _trace_line(line: str, place: str, name: str) -> Request:
@@ -130,16 +87,16 @@ def _trace_line(line: str, place: str, name: str) -> Request:
         raise SpecError(f"{place}: not JSON: {error}") from None
     if not isinstance(row, dict):
         raise SpecError(f"{place}: must be a JSON object, not {type(row).__name__}")
-    spelling = max(_SPELLINGS, key=lambda each: len(row.keys() & set(each.keys)))
-    for key in spelling.keys:
+    keys, unit, unit_s = max(_SPELLINGS, key=lambda spelling: len(row.keys() & set(spelling[0])))
+    for key in keys:
         if key not in row:
             near = nearest(key, row)
             hint = f"; did you mean it by {near[0]!r}?" if near else ""
-            raise SpecError(f"{place}: {key}: missing; a line needs {', '.join(spelling.keys)}{hint}")
-    arrival = row[spelling.timestamp]
-    if isinstance(arrival, bool) or not isinstance(arrival, int | float) or not math.isfinite(arrival):
-        raise SpecError(f"{place}: {spelling.timestamp}: {arrival!r} is not a number of {spelling.unit}")
-    for key in (spelling.prompt, spelling.output):
-        if isinstance(row[key], bool) or not isinstance(row[key], int) or row[key] < 1:
+            raise SpecError(f"{place}: {key}: missing; a line needs {', '.join(keys)}{hint}")
+    arrival, prompt, output = (row[key] for key in keys)
+    if type(arrival) not in (int, float) or not math.isfinite(arrival):
+        raise SpecError(f"{place}: {keys[0]}: {arrival!r} is not a number of {unit}")
+    for key in keys[1:]:
+        if type(row[key]) is not int or row[key] < 1:
             raise SpecError(f"{place}: {key}: {row[key]!r} is not a whole number of 1 or more")
-    return Request(name, arrival * spelling.unit_s, row[spelling.prompt], row[spelling.output])
+    return Request(name, arrival * unit_s, prompt, output)

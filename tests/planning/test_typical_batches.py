@@ -11,13 +11,12 @@ from partitune.engines.scheduling import Flow
 from partitune.hardware.parallelism import Layout
 from partitune.planning.typical_batches import typical_batches
 from partitune.planning.workload_mix import Load
-from partitune.simulation.workload import RandomWorkload
+from tests.builders import burst
 from tests.small_models import H200, architecture
 
 
 def load(count: int, prompt: int, output: int, concurrency: int | None) -> Load:
-    drawn = RandomWorkload(count=count, prompt_tokens=prompt, output_tokens=output)
-    return Load(tuple(drawn.requests()), concurrency)
+    return Load(tuple(burst(count, prompt, output)), concurrency)
 
 
 def vllm(tokens: int, seqs: int = 128, stages: int = 8, *, merges: bool = False) -> Flow:

@@ -5,66 +5,64 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from partitune.errors import SpecError
-from partitune.simulation.request import SharedPrefix
-from partitune.simulation.workload import RandomWorkload, read_trace
+from partitune.simulation.workload import random_requests, read_trace
+from partitune.spec.workload import RandomWorkload
+
+
+def load(requests: int, prompt: int, output: int, **more: float) -> RandomWorkload:
+    open_or_closed = more if "request_rate_req_s" in more else {"concurrency": requests, **more}
+    return RandomWorkload(requests=requests, prompt_tokens=prompt, output_tokens=output, **open_or_closed)  # type: ignore[arg-type]
 
 
 def test_equal_lengths_all_at_once() -> None:
-    requests = RandomWorkload(16, 256, 32).requests()
+    requests = random_requests(load(16, 256, 32))
     assert {(r.arrival_s, r.prompt_tokens, r.output_tokens) for r in requests} == {(0.0, 256, 32)}
     assert len({r.id for r in requests}) == 16
 
 
 def test_lengths_are_the_draws_of_the_benchmark() -> None:
     # vllm bench serve, RandomDataset.get_sampling_params: default_rng(seed), inputs first, both bounds included.
-    requests = RandomWorkload(50, 1000, 21, range_ratio=0.3, seed=7).requests()
+    requests = random_requests(load(50, 1000, 21, range_ratio=0.3), seed=7)
     generator = np.random.default_rng(7)
     assert [r.prompt_tokens for r in requests] == generator.integers(700, 1301, size=50).tolist()
     assert [r.output_tokens for r in requests] == generator.integers(14, 29, size=50).tolist()
 
 
-def test_a_shared_prefix_comes_on_top() -> None:
-    # RandomDataset.sample: lengths are drawn before the prefix, total_input_len = prefix_len + input_len.
-    plain = RandomWorkload(20, 100, 21, range_ratio=0.3, seed=7).requests()
-    shared = RandomWorkload(20, 100, 21, range_ratio=0.3, seed=7, prefix_tokens=64).requests()
-    assert [r.prompt_tokens for r in shared] == [r.prompt_tokens + 64 for r in plain]
-    assert [r.output_tokens for r in shared] == [r.output_tokens for r in plain]
-    assert {r.prefix for r in shared} == {SharedPrefix("random", 64)}
-    assert {r.prefix for r in plain} == {None}
-
-
 def test_a_short_mean_never_gives_an_empty_request() -> None:
-    requests = RandomWorkload(200, 1, 1, range_ratio=0.9).requests()
+    requests = random_requests(load(200, 1, 1, range_ratio=0.9))
     assert {r.output_tokens for r in requests} == {1, 2}
     assert min(r.prompt_tokens for r in requests) == 1
 
 
-@pytest.mark.parametrize("burstiness", [0.3, 1.0, 5.0, math.inf])
+@pytest.mark.parametrize("burstiness", [0.3, 1.0, 5.0])
 def test_arrivals_sum_to_count_over_rate(burstiness: float) -> None:
-    arrivals = [r.arrival_s for r in RandomWorkload(400, 8, 8, rate_req_s=4.0, burstiness=burstiness).requests()]
+    requests = random_requests(load(400, 8, 8, request_rate_req_s=4.0, burstiness=burstiness))
+    arrivals = [r.arrival_s for r in requests]
     assert arrivals == sorted(arrivals)
     assert arrivals[-1] == pytest.approx(100.0)
     gaps = np.diff(arrivals)
     # A gamma distribution of shape k has a coefficient of variation of 1 / sqrt(k).
-    assert gaps.std() / gaps.mean() == pytest.approx(0.0 if burstiness == math.inf else burstiness**-0.5, rel=0.15)
+    assert gaps.std() / gaps.mean() == pytest.approx(burstiness**-0.5, rel=0.15)
 
 
 def test_the_seed_decides() -> None:
-    first, again, other = (RandomWorkload(20, 100, 10, 0.5, 2.0, seed=seed).requests() for seed in (1, 1, 2))
+    drawn = load(20, 100, 10, range_ratio=0.5, request_rate_req_s=2.0)
+    first, again, other = (random_requests(drawn, seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("count", 0), ("prompt_tokens", 0), ("output_tokens", -1), ("range_ratio", 1.0), ("rate_req_s", 0.0),
-     ("burstiness", math.nan), ("prefix_tokens", -1)],
+    [("requests", 0), ("prompt_tokens", 0), ("output_tokens", -1), ("range_ratio", 1.0), ("request_rate_req_s", 0.0),
+     ("burstiness", math.nan)],
 )  # fmt: skip
 def test_nonsense_is_refused(key: str, value: float) -> None:
-    with pytest.raises(SpecError, match=key):
-        RandomWorkload(**({"count": 1, "prompt_tokens": 1, "output_tokens": 1} | {key: value}))  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match=key):
+        RandomWorkload(**({"concurrency": 1} | {key: value}))  # type: ignore[arg-type]
 
 
 def trace(path: Path, *lines: str) -> Path:

@@ -16,7 +16,9 @@ from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
 from partitune.simulation.run import Run
-from partitune.simulation.workload import RandomWorkload
+from partitune.simulation.workload import random_requests
+from partitune.spec.workload import RandomWorkload
+from tests.builders import burst
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def config(regime: Regime, stages: int, budget: int = 16384, **more: int) -> Sch
     return SchedulerSettings(regime, stages, budget, **given_settings)  # type: ignore[arg-type]
 
 
-STUDY = RandomWorkload(16, 256, 32).requests()
+STUDY = burst(16, 256, 32)
 
 
 def study(regime: Regime, budget: int) -> Run:
@@ -87,7 +89,7 @@ def test_one_sync_stage_in_closed_form(
     count: int, prompt: int, output: int, engine_step_s: float, d2h_s: float
 ) -> None:
     costs = Stages(1, base=1.0, per_token=0.25, per_context=0.0625)
-    requests = RandomWorkload(count, prompt, output).requests()
+    requests = burst(count, prompt, output)
     overheads = Overheads(engine_step_s=engine_step_s, d2h_s=d2h_s)
     run = simulate(requests, config(Regime.SYNC_V1, 1), costs, overheads, context_step=1)
     prefill = 1.0 + 0.25 * count * prompt + 0.0625 * count * prompt * (prompt + 1) / 2
@@ -165,7 +167,7 @@ def test_equal_requests_are_interchangeable(load: tuple[list[Request], Scheduler
 )
 @settings(max_examples=80, deadline=None)
 def test_more_kv_never_costs_time(count: int, prompt: int, output: int, few: int, more: int) -> None:
-    requests = RandomWorkload(count, prompt, output).requests()
+    requests = burst(count, prompt, output)
     least = -(-(prompt + output) // 16) + 1 + few
 
     def duration(blocks: int) -> float:
@@ -176,7 +178,9 @@ def test_more_kv_never_costs_time(count: int, prompt: int, output: int, few: int
 
 
 def test_few_questions_to_the_costs_and_nearly_the_same_answer() -> None:
-    requests = RandomWorkload(32, 2000, 200, range_ratio=0.3).requests()
+    requests = random_requests(
+        RandomWorkload(requests=32, prompt_tokens=2000, output_tokens=200, range_ratio=0.3, concurrency=16)
+    )
     costs = Stages(4, base=2e-3, per_token=2e-6, per_context=2e-8, handoff=3e-5)
     exact, rounded = (
         simulate(requests, config(Regime.ASYNC_V2, 4, 4096), costs, VLLM_OVERHEADS, 16, context_step=step).duration_s
