@@ -37,8 +37,9 @@ def chrome_trace(
     for stage, (name, label) in enumerate(zip(names, labels, strict=True)):
         events += _process(stage, name, label, stage + 1)
     for stage in range(timeline.stages):
-        events += [_stage_event(one, stage) for one in timeline.stage(stage) if _lasts(one)]
-    events += [_core_event(one, timeline.stages) for one in timeline.core]
+        events += [_stage_event(piece, stage) for piece in timeline.stage(stage) if _lasts(piece)]
+    for piece in timeline.core:
+        events.append(_event(piece, timeline.stages, "engine_core", piece.activity.value, {"step": piece.step}))
     return {
         "schemaVersion": 1,
         OURS: {"simulated": True, **about},
@@ -74,50 +75,34 @@ def _process(process: int, name: str, label: str, position: int) -> list[Event]:
     ]
 
 
-def _stage_event(one: Slice, stage: int) -> Event:
+def _stage_event(piece: Slice, stage: int) -> Event:
     arguments: dict[str, object] = {}
-    if one.batch is not None:
-        arguments["step" if one.activity is Activity.COMPUTE else "of step"] = one.batch.step
-    category, name = "wait", one.activity.value
-    match one.activity:
-        case Activity.COMPUTE if one.batch is not None:
-            category, name = "user_annotation", marker(one.batch)
-            arguments["tokens"] = sum(one.batch.requests.values())
-            arguments["requests"] = one.batch.requests
+    if piece.batch is not None:
+        arguments["step" if piece.activity is Activity.COMPUTE else "of step"] = piece.batch.step
+    category, name = "wait", piece.activity.value
+    match piece.activity:
+        case Activity.COMPUTE if piece.batch is not None:
+            category, name = "user_annotation", marker(piece.batch)
+            arguments["tokens"] = sum(piece.batch.requests.values())
+            arguments["requests"] = piece.batch.requests
         case Activity.SEND:
             category, name = "user_annotation", f"nccl:send {stage}->{stage + 1}"
         case Activity.RECEIVE:
             category, name = "user_annotation", f"nccl:recv {stage}<-{stage - 1}"
-    return _complete(name, category, stage, one.start_s, one.end_s, arguments)
+    return _event(piece, stage, category, name, arguments)
 
 
-def _core_event(one: CoreSlice, process: int) -> Event:
-    if one.activity is CoreActivity.EMPTY:
-        return {
-            "ph": "i",
-            "s": "t",
-            "cat": "engine_core",
-            "name": one.activity.value,
-            "pid": process,
-            "tid": process,
-            "ts": _nanoseconds(one.start_s) / 1000,
-            "args": {"step": one.step},
-        }
-    return _complete(one.activity.value, "engine_core", process, one.start_s, one.end_s, {"step": one.step})
-
-
-def _complete(
-    name: str, category: str, process: int, start_s: float, end_s: float, arguments: Mapping[str, object]
-) -> Event:
-    start, end = _nanoseconds(start_s), _nanoseconds(end_s)
+def _event(piece: Slice | CoreSlice, process: int, category: str, name: str, arguments: Mapping[str, object]) -> Event:
+    """One complete event; an empty step of the engine core is an instant one."""
+    start, instant = _nanoseconds(piece.start_s), piece.activity is CoreActivity.EMPTY
     return {
-        "ph": "X",
+        **({"ph": "i", "s": "t"} if instant else {"ph": "X"}),
         "cat": category,
         "name": name,
         "pid": process,
         "tid": process,
         "ts": start / 1000,
-        "dur": (end - start) / 1000,
+        **({} if instant else {"dur": (_nanoseconds(piece.end_s) - start) / 1000}),
         "args": arguments,
     }
 
@@ -127,5 +112,5 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _lasts(one: Slice) -> bool:
-    return _nanoseconds(one.end_s) > _nanoseconds(one.start_s)
+def _lasts(piece: Slice) -> bool:
+    return _nanoseconds(piece.end_s) > _nanoseconds(piece.start_s)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from partitune.simulation.run import Run
 
-#: Percentiles given for every latency.
-PERCENTILES = (50, 90, 99)
+#: Percentiles given for every latency, beside its mean.
+_PERCENTILES = (50, 90, 99)
 #: Metrics that grow with the data ranks.
 _ADDED_UP = frozenset(
     {"output_throughput_tok_s", "total_throughput_tok_s", "request_throughput_req_s", "goodput_req_s"}
@@ -32,7 +32,7 @@ def metrics(run: Run, goodput: Mapping[str, float] | None = None) -> dict[str, f
     output_tokens = sum(request.output_tokens for request in run.requests)
     prompt_tokens = sum(request.prompt_tokens for request in run.requests)
     duration = run.duration_s
-    found = {
+    figures = {
         "output_throughput_tok_s": output_tokens / duration,
         "total_throughput_tok_s": (output_tokens + prompt_tokens) / duration,
         "request_throughput_req_s": len(run.requests) / duration,
@@ -48,30 +48,29 @@ def metrics(run: Run, goodput: Mapping[str, float] | None = None) -> dict[str, f
     whole = np.array([request.finish_s - request.sent_s for request in run.requests])
     tokens = np.array([request.output_tokens for request in run.requests])
     several = tokens > 1
-    found |= _latency("ttft", first)
-    found |= _latency("tpot", (whole - first)[several] / (tokens[several] - 1))
-    found |= _latency("itl", run.inter_token_s)
-    found |= _latency("e2e", whole)
+    figures |= _latency("ttft", first)
+    figures |= _latency("tpot", (whole - first)[several] / (tokens[several] - 1))
+    figures |= _latency("itl", run.inter_token_s)
+    figures |= _latency("e2e", whole)
     if goodput:
         tpot = np.divide(whole - first, tokens - 1, out=np.zeros_like(whole), where=several)
-        had = {"ttft_ms": first, "tpot_ms": tpot, "e2e_ms": whole}
-        good = np.all([1e3 * had[name] <= limit for name, limit in goodput.items()], axis=0)
-        found["goodput_req_s"] = float(good.sum()) / duration
-    return found
+        latencies = {"ttft_ms": first, "tpot_ms": tpot, "e2e_ms": whole}
+        good = np.all([1e3 * latencies[name] <= limit for name, limit in goodput.items()], axis=0)
+        figures["goodput_req_s"] = float(good.sum()) / duration
+    return figures
 
 
-def of_all_ranks(found: Mapping[str, float], share: float) -> dict[str, float]:
+def of_all_ranks(figures: Mapping[str, float], share: float) -> dict[str, float]:
     """Figures of one data rank turned into those of the deployment; the rank has `share` of all requests.
 
     Data ranks are taken to be alike: what is a rate or a capacity adds up, a latency is everybody's.
     """
-    return {name: value / share if name in _ADDED_UP else value for name, value in found.items()}
+    return {name: value / share if name in _ADDED_UP else value for name, value in figures.items()}
 
 
 def _latency(name: str, seconds: NDArray[np.float64]) -> dict[str, float]:
     if not seconds.size:
         return {}
-    values = np.percentile(seconds, PERCENTILES) * 1e3
-    found = {f"{name}_mean_ms": float(seconds.mean() * 1e3)}
-    found |= {f"{name}_p{rank}_ms": float(value) for rank, value in zip(PERCENTILES, values, strict=True)}
-    return found
+    values = [seconds.mean(), *np.percentile(seconds, _PERCENTILES)]
+    names = ("mean", *(f"p{rank}" for rank in _PERCENTILES))
+    return {f"{name}_{statistic}_ms": float(value * 1e3) for statistic, value in zip(names, values, strict=True)}

@@ -53,7 +53,7 @@ def client_view(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulated run."""
+    """What one simulated run took, in seconds of virtual time and in counts."""
 
     requests: tuple[RequestTimes, ...]  # in the order given
     inter_token_s: NDArray[np.float64]  # every gap between two tokens of one request, unordered

@@ -90,8 +90,8 @@ class Timeline:
 
     def stage(self, stage: int) -> list[Slice]:
         """Everything `stage` did from 0 to the makespan: every moment in exactly one slice."""
-        blocked = [one for one in self.core if one.activity is CoreActivity.BLOCKED]
-        begins = [one.start_s for one in blocked]
+        blocked = [piece for piece in self.core if piece.activity is CoreActivity.BLOCKED]
+        begins = [piece.start_s for piece in blocked]
         slices: list[Slice] = []
         now = 0.0
 
@@ -108,9 +108,9 @@ class Timeline:
             undispatched_s = min(batch.dispatch_s, start_s)
             unready = Activity.WAITS_FOR_TOKEN if batch.decodes else Activity.NO_WORK
             until(min(batch.ready_s, undispatched_s), unready, batch)
-            for one in blocked[max(0, bisect_right(begins, now) - 1) : bisect_right(begins, undispatched_s)]:
-                until(min(one.start_s, undispatched_s), Activity.NO_WORK, batch)
-                until(min(one.end_s, undispatched_s), Activity.QUEUE_FULL, batch)
+            for piece in blocked[max(0, bisect_right(begins, now) - 1) : bisect_right(begins, undispatched_s)]:
+                until(min(piece.start_s, undispatched_s), Activity.NO_WORK, batch)
+                until(min(piece.end_s, undispatched_s), Activity.QUEUE_FULL, batch)
             until(undispatched_s, Activity.NO_WORK, batch)
             until(start_s, Activity.WAITS_FOR_TOKEN, batch)
             if stage:
