@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.scheduler.fast_forward import fast_forward
@@ -56,13 +55,10 @@ def simulate(
     if concurrency is not None and concurrency < 1:
         raise SpecError(f"concurrency is {concurrency}; it must be 1 or more")
     _check(requests, settings, costs)
-    if record_timeline:
-        traced = TracedState(requests, settings, costs, overheads, concurrency, context_step)
-        _loop(traced)
-        return replace(traced.result(requests), timeline=traced.timeline())
-    state = EngineState(requests, settings, costs, overheads, concurrency, context_step, record_steps)
+    kind = TracedState if record_timeline else EngineState
+    state = kind(requests, settings, costs, overheads, concurrency, context_step, record_steps)
     _loop(state)
-    return state.result(requests)
+    return state.result()
 
 
 def _check(requests: Sequence[Request], settings: SchedulerSettings, costs: StageCosts) -> None:
@@ -115,11 +111,11 @@ def _loop(state: EngineState) -> None:
             else:
                 return
             continue
-        plan = scheduler.schedule()
-        if plan is not None:
+        output = scheduler.schedule()
+        if output is not None:
             idle = 0
-            state.now += state.overheads.engine_s(plan.requests)
-            state.dispatch(plan)
+            state.now += state.overheads.engine_s(output.requests)
+            state.dispatch(output)
             if len(queue) == slots:
                 state.take_oldest()
             continue

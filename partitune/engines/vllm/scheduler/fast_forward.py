@@ -26,7 +26,7 @@ def fast_forward(state: EngineState) -> None:
     """Run ahead as long as nothing but whole cohorts decoding happens; leaves `state` as the loop would."""
     scheduler = state.scheduler
     ring = None
-    if state.steps is None and state.context_step > 1 and not scheduler.at_length_limit:
+    if not state.record_steps and state.context_step > 1 and not scheduler.at_length_limit:
         ring = _ring(state)
     if ring:
         _legs(state, ring)
@@ -65,10 +65,10 @@ def _settle(state: EngineState, lives: Sequence[Live]) -> None:
 def _ring(state: EngineState) -> list[Cohort | None] | None:
     """The cohorts of the coming steps, in order, None for an empty step; they come round for ever."""
     scheduler = state.scheduler
-    in_flight = [None if plan is None else plan.cohort for _, plan in state.queue]
+    in_flight = [None if output is None else output.cohort for _, output in state.queue]
     if len(in_flight) != state.settings.slots - 1 or scheduler.reading:
         return None
-    if any(plan.chunks for _, plan in state.queue if plan is not None):
+    if any(output.chunks for _, output in state.queue if output is not None):
         return None
     if scheduler.cadence:
         ring = in_flight[-scheduler.cadence :] if len(in_flight) >= scheduler.cadence else []
@@ -133,14 +133,14 @@ def _round(state: EngineState, ring: Sequence[Cohort | None], costs: Sequence[Ba
     for cohort, cost in zip(ring, costs, strict=True):
         if state.client.next_s <= state.now:
             return False
-        plan = state.scheduler.repeat(cohort)
-        if plan is None or cost is None:
+        output = state.scheduler.repeat(cohort)
+        if output is None or cost is None:
             state.dispatch_empty()
             state.take_oldest()
             state.now += state.overheads.empty_step_s
         else:
-            state.now += state.overheads.engine_s(plan.requests)
-            state.push(plan, cost)
+            state.now += state.overheads.engine_s(output.requests)
+            state.push(output, cost)
             state.take_oldest()
     return True
 
@@ -172,16 +172,13 @@ def _skip(
         cohort.last_step += steps
         cohort.eligible_step += steps if scheduler.cadence else 0
         cohort.token_s += seconds if state.tokens_on_stages else 0.0
-        state.batches += times
-        state.decode_steps += times
-        state.decode_tokens += times * len(cohort.members)
     state.pipeline.skip([cost for cost in costs if cost is not None], times, seconds)
     state.now += seconds
     state.makespan += seconds
     state.in_pipeline += times * in_pipeline
     scheduler.step += steps
     scheduler.delivered_step += steps
-    for number, (out_s, plan) in enumerate(state.queue):
-        if plan is not None:
-            plan.step += steps
-        state.queue[number] = (out_s + seconds, plan)
+    for number, (out_s, output) in enumerate(state.queue):
+        if output is not None:
+            output.step += steps
+        state.queue[number] = (out_s + seconds, output)

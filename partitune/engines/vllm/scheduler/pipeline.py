@@ -18,14 +18,15 @@ from typing import NamedTuple
 
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.simulation.overheads import Overheads
-from partitune.simulation.timeline import Crossing
 
 
 @dataclass(slots=True)
 class BatchCost:
     """Seconds of one kind of batch; `uses` counts how often it ran."""
 
+    batch: Batch
     compute: tuple[float, ...]
     transfer: tuple[float, ...]
     uses: int = 0
@@ -43,17 +44,14 @@ class Passage(NamedTuple):
 class Pipeline:
     """The stages of one engine."""
 
-    def __init__(
-        self, regime: Regime, costs: StageCosts, overheads: Overheads, *, broadcasts_chunks: bool = False
-    ) -> None:
-        self._waits_for_tokens = regime is Regime.ASYNC_V1
-        self._broadcasts_chunks = broadcasts_chunks
-        self._copies_aside = regime.asynchronous
+    def __init__(self, settings: SchedulerSettings, costs: StageCosts, overheads: Overheads) -> None:
+        self._waits_for_tokens = settings.regime is Regime.ASYNC_V1
+        self._broadcasts_chunks = settings.broadcasts_chunks
+        self._copies_aside = settings.regime.asynchronous
         self._costs = costs
         self._overheads = overheads
         self._known: dict[tuple[int, float, int, int, int, int], BatchCost] = {}
-        self._leave = [0.0] * costs.stages  # when a stage is rid of its last batch
-        self._sampled_batches = 0
+        self.leave = [0.0] * costs.stages  # when a stage is rid of its last batch
         self._gate_s = 0.0  # async-v1: when the newest sampled tokens were broadcast
 
     def cost(
@@ -66,13 +64,13 @@ class Pipeline:
             batch = Batch(*key)
             compute = tuple(float(x) for x in self._costs.compute_s(batch))
             transfer = tuple(float(x) for x in self._costs.transfer_s(batch.tokens))
-            known = self._known[key] = BatchCost(compute, transfer)
+            known = self._known[key] = BatchCost(batch, compute, transfer)
         return known
 
-    def push(self, cost: BatchCost, ready_s: float, *, samples: bool) -> Passage:
-        """Send a batch through that may start at `ready_s`."""
+    def push(self, cost: BatchCost, ready_s: float) -> Passage:
+        """Send a batch through that may start at `ready_s` (seconds since the run began)."""
         cost.uses += 1
-        leave = self._leave
+        leave = self.leave
         overheads = self._overheads
         if self._waits_for_tokens and self._gate_s > ready_s:
             ready_s = self._gate_s
@@ -89,9 +87,9 @@ class Pipeline:
                 leave[stage] = end
             stage += 1
         end = start + cost.compute[stage]
+        samples = cost.batch.sampled > 0
         if samples:
             end += overheads.sample_s
-            self._sampled_batches += 1
         out = end + overheads.d2h_s
         # Sync engines: the last worker waits for its own copy before it looks at the next step.
         leave[stage] = end if self._copies_aside else out
@@ -103,55 +101,28 @@ class Pipeline:
 
     def clock(self) -> list[float]:
         """Every time the next batch depends on."""
-        return [self._gate_s, *self._leave]
+        return [self._gate_s, *self.leave]
 
     def skip(self, costs: Sequence[BatchCost], times: int, seconds: float) -> None:
         """Let a round of sampling batches have gone through `times` times, which took `seconds`."""
         for cost in costs:
             cost.uses += times
-        self._sampled_batches += times * len(costs)
         self._gate_s += seconds
-        self._leave = [leave + seconds for leave in self._leave]
+        self.leave = [leave + seconds for leave in self.leave]
 
     def compute_s(self) -> tuple[float, ...]:
         """Per stage: seconds of computing so far; the sampler counts on the last."""
-        sums = [sum(cost.uses * cost.compute[stage] for cost in self._known.values()) for stage in range(self._stages)]
-        sums[-1] += self._sampled_batches * self._overheads.sample_s
+        known = self._known.values()
+        sums = [sum(cost.uses * cost.compute[stage] for cost in known) for stage in range(self._costs.stages)]
+        sums[-1] += sum(cost.uses for cost in known if cost.batch.sampled) * self._overheads.sample_s
         return tuple(sums)
 
     def work(self) -> tuple[tuple[Batch, int], ...]:
         """Different batches so far, and how often each ran."""
-        return tuple((Batch(*key), cost.uses) for key, cost in self._known.items())
+        return tuple((cost.batch, cost.uses) for cost in self._known.values())
 
     def transfer_s(self) -> tuple[float, ...]:
         """Per stage: seconds of receiving and sending so far."""
-        boundaries = range(self._stages - 1)
+        boundaries = range(self._costs.stages - 1)
         sent = [0.0, *(sum(cost.uses * cost.transfer[b] for cost in self._known.values()) for b in boundaries), 0.0]
         return tuple(received + given for received, given in pairwise(sent))
-
-    @property
-    def _stages(self) -> int:
-        return self._costs.stages
-
-
-class TracedPipeline(Pipeline):
-    """A pipeline that keeps every batch's way through it."""
-
-    def __init__(
-        self, regime: Regime, costs: StageCosts, overheads: Overheads, *, broadcasts_chunks: bool = False
-    ) -> None:
-        super().__init__(regime, costs, overheads, broadcasts_chunks=broadcasts_chunks)
-        self.crossings: list[Crossing] = []
-
-    def push(self, cost: BatchCost, ready_s: float, *, samples: bool) -> Passage:
-        """As the pipeline's."""
-        free = tuple(self._leave)
-        passage = super().push(cost, ready_s, samples=samples)
-        starts, ends, hand_offs = [passage.start_s], [], []
-        for stage, transfer in enumerate(cost.transfer):
-            ends.append(starts[-1] + cost.compute[stage])
-            hand_offs.append(max(ends[-1], free[stage + 1]))
-            starts.append(self._leave[stage] if transfer > 0.0 else hand_offs[-1])
-        ends.append(passage.end_s)
-        self.crossings.append(Crossing(tuple(starts), tuple(ends), tuple(hand_offs), tuple(self._leave)))
-        return passage

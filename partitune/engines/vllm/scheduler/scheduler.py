@@ -21,8 +21,8 @@ from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 
 
 @dataclass(slots=True)
-class Plan:
-    """One non-empty step."""
+class SchedulerOutput:
+    """One non-empty step: what the engine core sends to the stages."""
 
     step: int
     chunks: list[tuple[Live, int, int]]  # (request, prompt tokens read in this step, tokens before them)
@@ -34,7 +34,7 @@ class Plan:
 
     @property
     def requests(self) -> int:
-        """Requests in the step."""
+        """How many requests take part in the step."""
         return self.decodes + len(self.chunks)
 
 
@@ -60,7 +60,7 @@ class Scheduler(Queues):
         live.shared_blocks = 0 if prefix is None else prefix.tokens // self.settings.block_size
         self.wait(live)
 
-    def schedule(self) -> Plan | None:
+    def schedule(self) -> SchedulerOutput | None:
         """The next step; None for an empty one."""
         limits = self._limits()
         self.step += 1
@@ -163,7 +163,7 @@ class Scheduler(Queues):
             if live in reads:
                 self.pool.write(live, reads[live], self.step)
 
-    def _commit(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> Plan:
+    def _commit(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> SchedulerOutput:
         """Advance everyone in the step; who samples in it is one cohort from now on."""
         step = self.step
         cohort = max(due, key=lambda each: len(each.members)) if due else None
@@ -171,19 +171,19 @@ class Scheduler(Queues):
             if cohort is not None and other is not cohort:
                 cohort.token_s = max(cohort.token_s, other.token_s)
                 move(list(other.members), cohort, self.settings.block_size)
-        plan = Plan(step, [], cohort, 0, 0, 0, 0.0)
+        output = SchedulerOutput(step, [], cohort, 0, 0, 0, 0.0)
         if cohort is not None:
-            plan.decodes = len(cohort.members)
-            plan.decode_context = cohort.context + plan.decodes
-            plan.token_s = cohort.token_s
+            output.decodes = len(cohort.members)
+            output.decode_context = cohort.context + output.decodes
+            output.token_s = cohort.token_s
         for live, new in chunks:
-            plan.chunks.append((live, new, live.computed))
+            output.chunks.append((live, new, live.computed))
             live.computed += new
             live.in_flight += new
             live.last_step = step
             if live.computed == live.to_compute:
                 if cohort is None:
-                    cohort = plan.cohort = Cohort()
+                    cohort = output.cohort = Cohort()
                 self.reading.remove(live)
                 live.reading = False
                 cohort.add(live)
@@ -191,9 +191,9 @@ class Scheduler(Queues):
                     total = live.prompt + live.target + self.settings.slots
                     self.at_length_limit |= total > self.settings.max_model_len
         if cohort is not None:
-            plan.sampled = len(cohort.members)
+            output.sampled = len(cohort.members)
             self._advance(cohort)
-        return plan
+        return output
 
     def _advance(self, cohort: Cohort) -> None:
         cohort.scheduled += 1
@@ -206,7 +206,7 @@ class Scheduler(Queues):
             cohort.eligible_step = self.step + self.cadence
             self.due.append(cohort)
 
-    def repeat(self, cohort: Cohort | None) -> Plan | None:
+    def repeat(self, cohort: Cohort | None) -> SchedulerOutput | None:
         """Schedule a cohort whose turn is known, without looking at anyone else or at the KV blocks."""
         self.step += 1
         if cohort is None:
@@ -214,14 +214,14 @@ class Scheduler(Queues):
         self.due.popleft()
         decodes = len(cohort.members)
         self._advance(cohort)
-        return Plan(self.step, [], cohort, decodes, cohort.context, decodes, cohort.token_s)
+        return SchedulerOutput(self.step, [], cohort, decodes, cohort.context, decodes, cohort.token_s)
 
-    def deliver(self, plan: Plan, now: float) -> list[Live]:
+    def deliver(self, output: SchedulerOutput, now: float) -> list[Live]:
         """Take a step's tokens back; returns the requests that have all theirs."""
-        self.delivered_step = plan.step
-        for live, new, _ in plan.chunks:
+        self.delivered_step = output.step
+        for live, new, _ in output.chunks:
             live.in_flight -= new
-        cohort = plan.cohort
+        cohort = output.cohort
         if cohort is None:
             return []
         cohort.delivered += 1

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.cohort import Live
 from partitune.engines.vllm.scheduler.pipeline import BatchCost, Passage, Pipeline
-from partitune.engines.vllm.scheduler.scheduler import Plan, Scheduler
+from partitune.engines.vllm.scheduler.scheduler import Scheduler, SchedulerOutput
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.simulation.client import Client
 from partitune.simulation.overheads import Overheads
@@ -21,33 +22,31 @@ from partitune.simulation.request import Request
 from partitune.simulation.run import Run, Step, client_view
 
 
+@dataclass(eq=False)
 class EngineState:
-    """One engine in the middle of a run."""
+    """One engine in the middle of a run. The fields are what `simulate` was asked."""
 
-    def __init__(
-        self,
-        requests: Sequence[Request],
-        settings: SchedulerSettings,
-        costs: StageCosts,
-        overheads: Overheads,
-        concurrency: int | None,
-        context_step: int,
-        record_steps: bool,
-    ) -> None:
-        self.settings = settings
-        self.overheads = overheads
-        self.context_step = context_step
-        self.client = Client(requests, concurrency)
-        self.scheduler = Scheduler(settings)
-        self.pipeline = Pipeline(settings.regime, costs, overheads, broadcasts_chunks=settings.broadcasts_chunks)
-        self.queue: deque[tuple[float, Plan | None]] = deque()  # (when its output is back, the step or an empty one)
+    requests: Sequence[Request]
+    settings: SchedulerSettings
+    costs: StageCosts
+    overheads: Overheads
+    concurrency: int | None
+    context_step: int
+    record_steps: bool
+
+    def __post_init__(self) -> None:
+        self.client = Client(self.requests, self.concurrency)
+        self.scheduler = Scheduler(self.settings)
+        self.pipeline = Pipeline(self.settings, self.costs, self.overheads)
+        #: When its output is back, and the step; None for an empty one.
+        self.queue: deque[tuple[float, SchedulerOutput | None]] = deque()
         self.lives: dict[str, Live] = {}
-        self.steps: list[Step] | None = [] if record_steps else None
+        self.steps: list[Step] = []  # where they are recorded
         self.now = 0.0
         self.makespan = 0.0
         self.in_pipeline = 0.0
-        self.batches = self.empty_steps = self.decode_steps = self.decode_tokens = self.prompt_tokens = 0
-        self.tokens_on_stages = settings.regime in (Regime.ASYNC_V2, Regime.SYNC_V2)
+        self.empty_steps = 0
+        self.tokens_on_stages = self.settings.regime in (Regime.ASYNC_V2, Regime.SYNC_V2)
 
     def send_due(self) -> None:
         """Let the client send what it can by now."""
@@ -56,21 +55,20 @@ class EngineState:
             live = self.lives[request.id] = Live(request, sent_s, len(self.lives))
             self.scheduler.add(live)
 
-    def dispatch(self, plan: Plan) -> None:
+    def dispatch(self, output: SchedulerOutput) -> None:
         """Send a step to the stages and put it in the queue."""
         prompt_tokens, pairs = 0, 0.0
-        for _, new, past in plan.chunks:
+        for _, new, past in output.chunks:
             prompt_tokens += new
             pairs += new * (past + (new + 1) / 2)
-        context = self.rounded(plan.decode_context, plan.decodes)
-        padding = self.settings.padding(prompt_tokens, plan.decodes)
-        cost = self.pipeline.cost(prompt_tokens, pairs, plan.decodes, context, plan.sampled, padding)
-        passage = self.push(plan, cost)
-        self.prompt_tokens += prompt_tokens
-        if self.steps is not None:
-            tokens = {live.request.id: new for live, new, _ in plan.chunks}
-            if plan.cohort is not None:
-                tokens = {live.request.id: 1 for live in plan.cohort.members} | tokens
+        context = self.rounded(output.decode_context, output.decodes)
+        padding = self.settings.padding(prompt_tokens, output.decodes)
+        cost = self.pipeline.cost(prompt_tokens, pairs, output.decodes, context, output.sampled, padding)
+        passage = self.push(output, cost)
+        if self.record_steps:
+            tokens = {live.request.id: new for live, new, _ in output.chunks}
+            if output.cohort is not None:
+                tokens = {live.request.id: 1 for live in output.cohort.members} | tokens
             self.steps.append(Step(self.now, passage.start_s, passage.end_s, tokens))
 
     def rounded(self, context: int, decodes: int) -> int:
@@ -78,16 +76,12 @@ class EngineState:
         grain = self.context_step * decodes
         return (context + grain // 2) // grain * grain if decodes else 0
 
-    def push(self, plan: Plan, cost: BatchCost) -> Passage:
-        """Let the stages run a step."""
-        passage = self.pipeline.push(cost, max(self.now, plan.token_s), samples=plan.sampled > 0)
-        if self.tokens_on_stages and plan.cohort is not None:
-            plan.cohort.token_s = passage.token_s
-        self.queue.append((passage.out_s, plan))
-        self.batches += 1
-        if plan.decodes:
-            self.decode_steps += 1
-            self.decode_tokens += plan.decodes
+    def push(self, output: SchedulerOutput, cost: BatchCost) -> Passage:
+        """Let the stages run a step of that cost, and queue what comes back."""
+        passage = self.pipeline.push(cost, max(self.now, output.token_s))
+        if self.tokens_on_stages and output.cohort is not None:
+            output.cohort.token_s = passage.token_s
+        self.queue.append((passage.out_s, output))
         self.makespan = passage.end_s
         self.in_pipeline += passage.end_s - passage.start_s
         return passage
@@ -96,7 +90,7 @@ class EngineState:
         """An empty step takes a slot of the queue and nothing else."""
         self.queue.append((self.now, None))
         self.empty_steps += 1
-        if self.steps is not None:
+        if self.record_steps:
             self.steps.append(Step(self.now, None, self.now, {}))
 
     def take_oldest(self) -> None:
@@ -109,25 +103,27 @@ class EngineState:
             if finished:
                 self.client.done(len(finished), self.now)
 
-    def result(self, requests: Sequence[Request]) -> Run:
+    def result(self) -> Run:
         """What the finished run leaves behind."""
-        lives = [self.lives[request.id] for request in requests]
+        lives = [self.lives[request.id] for request in self.requests]
         times, gaps = client_view((live.request, live.sent_s, live.token_times()) for live in lives)
+        work = self.pipeline.work()
+        decode_tokens = sum(batch.decode_tokens * uses for batch, uses in work)
         return Run(
             requests=times,
             inter_token_s=gaps,
             makespan_s=self.makespan,
             compute_s=self.pipeline.compute_s(),
             transfer_s=self.pipeline.transfer_s(),
-            batches=self.batches,
+            batches=sum(uses for _, uses in work),
             empty_steps=self.empty_steps,
-            decode_steps=self.decode_steps,
-            decode_tokens=self.decode_tokens,
-            batch_tokens=self.prompt_tokens + self.decode_tokens,
+            decode_steps=sum(uses for batch, uses in work if batch.decode_tokens),
+            decode_tokens=decode_tokens,
+            batch_tokens=decode_tokens + sum(batch.prefill_tokens * uses for batch, uses in work),
             preemptions=self.scheduler.preemptions,
             in_pipeline_s=self.in_pipeline,
             prefix_cache_queries=self.scheduler.prefix_queries,
             prefix_cache_hits=self.scheduler.prefix_hits,
-            steps=tuple(self.steps or ()),
-            work=self.pipeline.work(),
+            steps=tuple(self.steps),
+            work=work,
         )
