@@ -8,6 +8,7 @@ or removed flag into one message before anything is launched, instead of one fai
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +18,7 @@ from partitune.candidate import FlagValue
 from partitune.errors import SpecError, did_you_mean
 
 
-class Kind(StrEnum):
+class FlagType(StrEnum):
     """How a flag takes its value."""
 
     SWITCH = "switch"  # --name / --no-name
@@ -27,64 +28,51 @@ class Kind(StrEnum):
     TEXT = "text"  # also lists and JSON
 
 
+#: What a value of each is in Python, and in words.
+_VALUES: Mapping[FlagType, tuple[tuple[type, ...], str]] = {
+    FlagType.SWITCH: ((bool,), "true or false"),
+    FlagType.ON: ((bool,), "true or false"),
+    FlagType.INTEGER: ((int,), "an integer"),
+    FlagType.NUMBER: ((int, float), "a number"),
+    FlagType.TEXT: ((str,), "text"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """One flag. `default` is None where the engine decides from hardware and model."""
 
     name: str  # snake case
-    kind: Kind
+    type: FlagType
     default: FlagValue | None = None
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
+    low: float = -math.inf
+    high: float = math.inf
+    choices: tuple[str, ...] = ()  # of a text; empty: any
     above_low: bool = False  # the lower end itself is not allowed
     below_high: bool = False  # the upper end itself is not allowed
 
-    @property
-    def option(self) -> str:
-        """`max-num-seqs`: the long option without dashes."""
-        return self.name.replace("_", "-")
-
     def fault(self, value: FlagValue) -> str:
         """What is wrong with `value` and what is allowed; empty when nothing is."""
-        if self.kind in (Kind.SWITCH, Kind.ON):
-            return "" if isinstance(value, bool) else f"{value!r} is not true or false"
-        if self.kind is Kind.TEXT:
-            if not isinstance(value, str):
-                return f"{value!r} is not text"
-            return self._outside(value) if self.choices else ""
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if self.kind is Kind.INTEGER and not whole:
-            return f"{value!r} is not an integer"
-        if not whole and not isinstance(value, float):
-            return f"{value!r} is not a number"
-        return "" if self._inside(float(value)) else f"{value!r} is out of range, allowed is {self.allowed}"
-
-    @property
-    def allowed(self) -> str:
-        """The allowed values in words."""
-        if self.choices:
-            return ", ".join(self.choices)
-        ends = []
-        if self.low is not None:
-            ends.append(f"{'>' if self.above_low else '>='} {self.low:g}")
-        if self.high is not None:
-            ends.append(f"{'<' if self.below_high else '<='} {self.high:g}")
-        return " and ".join(ends) or self.kind.value
-
-    def _outside(self, value: str) -> str:
-        if value in self.choices:
+        types, words = _VALUES[self.type]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            return f"{value!r} is not {words}"
+        if isinstance(value, str):
+            if not self.choices or value in self.choices:
+                return ""
+            return f"{value!r} is not one of {', '.join(self.choices)}{did_you_mean(value, self.choices)}"
+        at_an_end = (value == self.low and not self.above_low) or (value == self.high and not self.below_high)
+        if at_an_end or self.low < value < self.high:
             return ""
-        return f"{value!r} is not one of {self.allowed}{did_you_mean(value, self.choices)}"
-
-    def _inside(self, value: float) -> bool:
-        above = self.low is None or (value > self.low if self.above_low else value >= self.low)
-        below = self.high is None or (value < self.high if self.below_high else value <= self.high)
-        return above and below
+        ends = []
+        if self.low > -math.inf:
+            ends.append(f"{'>' if self.above_low else '>='} {self.low:g}")
+        if self.high < math.inf:
+            ends.append(f"{'<' if self.below_high else '<='} {self.high:g}")
+        return f"{value!r} is out of range, allowed is {' and '.join(ends) or words}"
 
 
 def flag_table(*groups: Iterable[Flag]) -> dict[str, Flag]:
-    """Flags by name."""
+    """The flags of all `groups` by their names, for look-ups."""
     return {flag.name: flag for group in groups for flag in group}
 
 
@@ -131,37 +119,33 @@ def unknown_flag(name: str, known: Mapping[str, Flag], engine: str) -> str:
     return f"{name}: {engine} has no such flag{did_you_mean(plain, known)}"
 
 
-def arguments(values: Mapping[str, FlagValue], known: Mapping[str, Flag]) -> tuple[str, ...]:
-    """Command-line words of `values`, in their order. Switches become `--name` or `--no-name`."""
-    words: list[str] = []
-    for name, value in values.items():
-        flag = _flag(name, value, known)
-        if flag.kind in (Kind.SWITCH, Kind.ON):
-            if value:
-                words.append(f"--{flag.option}")
-            elif flag.kind is Kind.SWITCH:
-                words.append(f"--no-{flag.option}")
-        elif str(value).startswith("-"):
-            words.append(f"--{flag.option}={value}")  # argparse would take the value for an option
-        else:
-            words += [f"--{flag.option}", str(value)]
-    return tuple(words)
-
-
 def config_entries(values: Mapping[str, FlagValue], known: Mapping[str, Flag]) -> dict[str, FlagValue]:
-    """Entries of the engine's config file. A switch that is off becomes `no-name: true`.
+    """Entries of the engine's config file: long options. A switch that is off becomes `no-name: true`.
 
     vLLM 0.32 and 0.33 drop `name: false` silently: `utils/argparse_utils.py` looks for `--no-name` in the parser of
-    `vllm`, and the flag lives in that of `vllm serve`.
+    `vllm`, and the flag lives in that of `vllm serve`. A flag that only other releases have counts as a switch.
     """
     entries: dict[str, FlagValue] = {}
     for name, value in values.items():
-        flag = _flag(name, value, known)
+        option = name.replace("_", "-")
         if value is not False:
-            entries[flag.option] = value
-        elif flag.kind is Kind.SWITCH:
-            entries[f"no-{flag.option}"] = True
+            entries[option] = value
+        elif name not in known or known[name].type is FlagType.SWITCH:
+            entries[f"no-{option}"] = True
     return entries
+
+
+def arguments(values: Mapping[str, FlagValue], known: Mapping[str, Flag]) -> tuple[str, ...]:
+    """Command-line words of `values`, in their order. Switches become `--name` or `--no-name`."""
+    words: list[str] = []
+    for option, value in config_entries(values, known).items():
+        if value is True:
+            words.append(f"--{option}")
+        elif str(value).startswith("-"):
+            words.append(f"--{option}={value}")  # argparse would take the value for an option
+        else:
+            words += [f"--{option}", str(value)]
+    return tuple(words)
 
 
 def read_config(entries: Mapping[str, object], known: Mapping[str, Flag]) -> dict[str, FlagValue]:
@@ -176,8 +160,3 @@ def read_config(entries: Mapping[str, object], known: Mapping[str, Flag]) -> dic
         else:
             values[name] = value
     return values
-
-
-def _flag(name: str, value: FlagValue, known: Mapping[str, Flag]) -> Flag:
-    """The known flag, or what the value says of one that only other releases have."""
-    return known.get(name) or Flag(name, Kind.SWITCH if isinstance(value, bool) else Kind.TEXT)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitune.engines.flags import Kind
+from partitune.engines.flags import FlagType
 from partitune.engines.installed_flags import InstalledFlags, read_help
 from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.errors import SpecError
@@ -21,9 +21,9 @@ def installed() -> InstalledFlags:
 
 
 def test_every_flag_of_our_table_is_one_of_the_real_engine(installed: InstalledFlags) -> None:
-    assert [flag.name for flag in VLLM_FLAGS.values() if f"--{flag.option}" not in installed.options] == []
-    switches = [flag for flag in VLLM_FLAGS.values() if flag.kind is Kind.SWITCH]
-    assert [flag.name for flag in switches if f"--no-{flag.option}" not in installed.options] == []
+    assert [name for name in VLLM_FLAGS if f"--{name.replace('_', '-')}" not in installed.options] == []
+    switches = [flag.name for flag in VLLM_FLAGS.values() if flag.type is FlagType.SWITCH]
+    assert [name for name in switches if f"--no-{name.replace('_', '-')}" not in installed.options] == []
     assert {"-tp", "-pp", "-cc", "-h"} <= set(installed.options)
     assert installed.options["--gdn-prefill-backend"] == ("flashinfer", "triton", "cutedsl", "aiter_flydsl")
     assert installed.options["--max-num-seqs"] == ()

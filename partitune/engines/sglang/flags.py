@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partitune.engines.flags import Flag, Kind, flag_table
+from partitune.engines.flags import Flag, FlagType, flag_table
 
-_ON, _INTEGER, _NUMBER, _TEXT = Kind.ON, Kind.INTEGER, Kind.NUMBER, Kind.TEXT
+_ON, _INTEGER, _NUMBER, _TEXT = FlagType.ON, FlagType.INTEGER, FlagType.NUMBER, FlagType.TEXT
 _POLICIES = ("lpm", "random", "fcfs", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first")
 
 ALL2ALL_BACKENDS = (

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from partitune.engines.flags import Flag, Kind, flag_table
+from partitune.engines.flags import Flag, FlagType, flag_table
 
-_SWITCH, _INTEGER, _NUMBER, _TEXT = Kind.SWITCH, Kind.INTEGER, Kind.NUMBER, Kind.TEXT
+_SWITCH, _INTEGER, _NUMBER, _TEXT = FlagType.SWITCH, FlagType.INTEGER, FlagType.NUMBER, FlagType.TEXT
 
 _KV_DTYPES = (
     "auto float16 bfloat16 fp8 fp8_e4m3 fp8_e5m2 fp8_inc fp8_ds_mla nvfp4_ds_mla turboquant_k8v4 turboquant_4bit_nc "
@@ -158,8 +158,8 @@ allowed_headers api_key ssl_keyfile ssl_certfile ssl_ca_certs ssl_ciphers root_p
 """
 
 
-def _plain(names: str, kind: Kind) -> Iterator[Flag]:
-    return (Flag(name, kind) for name in names.split())
+def _plain(names: str, value_type: FlagType) -> Iterator[Flag]:
+    return (Flag(name, value_type) for name in names.split())
 
 
 #: Every long flag of `vllm serve`, by snake-case name.
@@ -168,11 +168,11 @@ VLLM_FLAGS: Mapping[str, Flag] = flag_table(
     _CACHE,
     _PARALLEL,
     _MODEL,
-    _plain(_SWITCHES, Kind.SWITCH),
-    _plain(_ONLY_ON, Kind.ON),
-    _plain(_INTEGERS, Kind.INTEGER),
-    _plain(_NUMBERS, Kind.NUMBER),
-    _plain(_TEXTS, Kind.TEXT),
+    _plain(_SWITCHES, FlagType.SWITCH),
+    _plain(_ONLY_ON, FlagType.ON),
+    _plain(_INTEGERS, FlagType.INTEGER),
+    _plain(_NUMBERS, FlagType.NUMBER),
+    _plain(_TEXTS, FlagType.TEXT),
 )
 
 #: Flags that older releases had and 0.32/0.33 refuse, with what to write instead.
