@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from partitune.costs.memory import MemoryModel, MemorySettings
-from partitune.engines.speculation import speculation_note
 from partitune.errors import SpecError
 from partitune.hardware.parallelism import Exchange
 from partitune.planning.problem import Problem
@@ -37,7 +36,7 @@ def layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:
     if idle := problem.placement.idle_gpus:
         yield f"{layout.name} leaves {idle} of {layout.gpus + idle} GPUs idle"
     settings = problem.engine.memory_settings(resolved.deployment)
-    if note := speculation_note(problem.engine.launch, resolved.deployment.flags):
+    if note := problem.engine.launch.speculation_note(resolved.deployment.flags):
         counted = "none of it"
         if settings.drafter:
             counted = "its weights on the last stage, and not its KV"

@@ -110,6 +110,44 @@ class LoadGenerator(Protocol):
         ...
 
 
+def serving_format(end_to_end: str, **further: tuple[str, ...]) -> BenchFormat:
+    """Where the load generators of vLLM and SGLang have what in a result: SGLang's was made of vLLM's.
+
+    Args:
+        end_to_end: the tool's word for the latency of a whole request.
+        further: keys of counts that only this one has.
+    """
+    return BenchFormat(
+        keys={
+            "completed": ("completed",),
+            "failed": ("failed",),
+            "sent": ("num_prompts",),
+            "input_tokens": ("total_input_tokens",),
+            "output_tokens": ("total_output_tokens",),
+            "duration_s": ("duration",),
+            **further,
+        },
+        latencies={
+            **{what: ("{}_" + what + "_ms", 1.0) for what in ("ttft", "tpot", "itl")},
+            "e2e": ("{}_" + end_to_end + "_ms", 1.0),
+        },
+        points={"mean": ("mean",), "p50": ("median", "p50"), "p90": ("p90",), "p99": ("p99",)},
+        throughputs={
+            "output_throughput_tok_s": ("output_throughput",),
+            "request_throughput_req_s": ("request_throughput",),
+        },
+        rates={"goodput_req_s": ("request_goodput",)},  # null where no limits were given to the tool
+    )
+
+
+def goodput_words(run: LoadRun) -> Iterator[str]:
+    """What a good request keeps, as both of them take it; the whole request is `e2el` there."""
+    if run.goodput:
+        yield "--goodput"
+        names = {"ttft_ms": "ttft", "tpot_ms": "tpot", "e2e_ms": "e2el"}
+        yield from (f"{names[name]}:{limit:g}" for name, limit in run.goodput.items())
+
+
 class Launch(Protocol):
     """How one engine's server is started. What has a value or a body here holds where an engine says nothing else."""
 
@@ -172,6 +210,20 @@ class Launch(Protocol):
     def read_config(self, entries: Mapping[str, object]) -> Mapping[str, FlagValue]:
         """The flags the engine takes from such a file, dropping what it drops: for the check after an export."""
         return read_config(entries, self.flags)
+
+    def speculation_note(self, flags: Mapping[str, object]) -> str:
+        """What a person must know whose `flags` ask for speculative decoding, or let one vary; empty without.
+
+        It is launched and not simulated: how many drafted tokens are accepted depends on the text, which a simulated
+        load does not have, so there is no honest figure to put in.
+        """
+        asking = ", ".join(name for name in self.drafting_flags if flags.get(name))
+        if not asking:
+            return ""
+        return (
+            f"speculative decoding ({asking}) is launched and not simulated: neither the drafter's time, nor "
+            "verifying, nor the tokens that are accepted; a real runner measures them"
+        )
 
     def _all_flags(self, deployment: Deployment) -> dict[str, FlagValue]:
         return {**self.parallel_flags(deployment), **command_flags(deployment.flags)}

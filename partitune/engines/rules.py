@@ -85,6 +85,30 @@ class Rules(Protocol):
         ...
 
 
+def kv_heads(architecture: Architecture) -> set[int]:
+    """KV heads of the layers that keep whole heads; latent attention has one for all, fixed states have none."""
+    blocks = [layer.attention for layer in architecture.layers if layer.has_token_kv]
+    return {block.shards for block in blocks if block.shards > 1}
+
+
+def head_faults(deployment: Deployment, source: str) -> Iterator[Violation]:
+    """Where tensor ranks cannot share the attention heads; `source` is where the engine says so.
+
+    The one rule that every engine's models share: vLLM 0.32 `config/model.py` (verify_with_parallel_config) and
+    `model_executor/models/llama.py`; SGLang 0.5.23 `srt/models/llama.py`; the other models of both assert the same.
+    """
+    tp, heads = deployment.tp, max(layer.attention.heads for layer in deployment.architecture.layers)
+    if heads % tp:
+        legal = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
+        message = f"tensor parallel size {tp} does not divide {heads} attention heads; use {legal}"
+        yield Violation("heads-over-tp", message, source)
+        return
+    for count in sorted(kv_heads(deployment.architecture)):
+        if count % tp and tp % count:
+            message = f"tensor parallel size {tp} neither divides {count} KV heads nor is a multiple of them"
+            yield Violation("kv-heads-over-tp", message, source)
+
+
 def partition_faults(deployment: Deployment, source: str) -> Iterator[Violation]:
     """What every engine refuses of a partition that was chosen; `source` is where this one does."""
     if (partition := deployment.partition) is None:

@@ -20,7 +20,6 @@ from partitune.analysis.figures import figure
 from partitune.analysis.final import Rules, most_runs
 from partitune.analysis.summary import final_of
 from partitune.candidate import Objective, Result, Submission
-from partitune.engines.speculation import speculation_note
 from partitune.errors import SpecError, StoreError
 from partitune.execution.drivers import choose_driver
 from partitune.execution.pools.choice import choose_pool
@@ -187,7 +186,7 @@ class _Study:
             self.watcher.said(
                 f"simulated trials use no GPU: the budget of {given.gpu_hours:g} GPU-hours does not end this search"
             )
-        note = speculation_note(problem.engine.launch, {**spec.engine.flags, **spec.knobs.flags})
+        note = problem.engine.launch.speculation_note({**spec.engine.flags, **spec.knobs.flags})
         if note and (given.screen or not launches):
             self.watcher.said(note)
         return Budget(given.trials, given.hours, given.gpu_hours, left)

@@ -11,7 +11,6 @@ from partitune.analysis.explanation import candidate_of, explain
 from partitune.cli import main
 from partitune.engines.registry import ENGINES
 from partitune.engines.sglang.flags import SGLANG_FLAGS
-from partitune.engines.speculation import speculation_note
 from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.engines.vllm.rules import draft_method
 from partitune.planning.resolve import resolve
@@ -24,10 +23,10 @@ def test_every_flag_of_the_engines_that_asks_for_it_is_known() -> None:
     # vLLM 0.32 engine/arg_utils.py: --speculative-config, --spec-method, --spec-model, --spec-tokens.
     for name in ("speculative_config", "spec_method", "spec_model", "spec_tokens"):
         assert name in VLLM_FLAGS
-        assert f"({name})" in speculation_note(VLLM, {name: "x", "max_num_seqs": 8})
+        assert f"({name})" in VLLM.speculation_note({name: "x", "max_num_seqs": 8})
     assert "speculative_algorithm" in SGLANG_FLAGS
-    assert "(speculative_algorithm)" in speculation_note(SGLANG, {"speculative_algorithm": "EAGLE"})
-    assert speculation_note(VLLM, {"max_num_seqs": 8}) == ""
+    assert "(speculative_algorithm)" in SGLANG.speculation_note({"speculative_algorithm": "EAGLE"})
+    assert VLLM.speculation_note({"max_num_seqs": 8}) == ""
 
 
 @pytest.mark.parametrize(

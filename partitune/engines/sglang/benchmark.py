@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from partitune.engines.launch import LoadGenerator, LoadRun, Target
-from partitune.engines.load_results import goodput_words, serving_format
+from partitune.engines.launch import LoadGenerator, LoadRun, Target, goodput_words, serving_format
 from partitune.spec.workload import RandomWorkload, SingleLoad
 
 

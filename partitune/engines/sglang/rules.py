@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import unknown_flag, whole_number
-from partitune.engines.head_sharding import head_faults
-from partitune.engines.rules import Violation, partition_faults
+from partitune.engines.rules import Violation, head_faults, partition_faults
 from partitune.engines.sglang.defaults import effective_flags
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import has_experts
@@ -80,8 +79,7 @@ def _shape_faults(deployment: Deployment, effective: Mapping[str, FlagValue]) ->
 
 def _layout_faults(deployment: Deployment) -> Iterator[Violation]:
     layout = deployment.layout
-    for rule, message in head_faults(deployment.architecture, layout.tp):
-        yield Violation(rule, message, _VALIDATION)
+    yield from head_faults(deployment, _VALIDATION)
     yield from _expert_faults(layout, deployment.architecture)
     yield from _all2all_faults(layout)
     if layout.dcp > 1 and layout.tp % layout.dcp:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterator
 
-from partitune.engines.launch import LoadGenerator, LoadRun, Target, TraceReading
-from partitune.engines.load_results import goodput_words, serving_format
+from partitune.engines.launch import LoadGenerator, LoadRun, Target, TraceReading, goodput_words, serving_format
 from partitune.spec.workload import SingleLoad, TraceWorkload
 
 #: Flags of the engine that it needs too, as it reads the same tokenizer.

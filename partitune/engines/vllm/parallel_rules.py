@@ -16,8 +16,7 @@ from dataclasses import replace
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import mapping
-from partitune.engines.head_sharding import head_faults, kv_heads
-from partitune.engines.rules import Violation
+from partitune.engines.rules import Violation, head_faults, kv_heads
 from partitune.engines.vllm.flags import ALL2ALL_BACKENDS, GATHERING
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.models.architecture import STATE_KINDS, Architecture, Attention, Ffn
@@ -80,8 +79,7 @@ def check_layout(deployment: Deployment, effective: Effective) -> Iterator[Viola
 
 
 def _heads(deployment: Deployment, _: Effective) -> Iterator[Violation]:
-    for rule, message in head_faults(deployment.architecture, deployment.tp):
-        yield Violation(rule, message, _MODEL_PY)
+    return head_faults(deployment, _MODEL_PY)
 
 
 def _experts_over_ranks(deployment: Deployment, effective: Effective) -> Iterator[Violation]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from partitune.engines.launch import LoadGenerator, LoadRun, Target
-from partitune.engines.load_results import serving_format
+from partitune.engines.launch import LoadGenerator, LoadRun, Target, serving_format
 from partitune.spec.workload import RandomWorkload, SingleLoad
 
 

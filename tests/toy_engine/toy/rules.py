@@ -8,8 +8,7 @@ from partitune.engines.toy.flags import TOY_FLAGS
 
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import unknown_flag
-from partitune.engines.head_sharding import head_faults
-from partitune.engines.rules import Violation, partition_faults
+from partitune.engines.rules import Violation, head_faults, partition_faults
 
 _SOURCE = "Toy 1.2 program.py"
 
@@ -24,8 +23,7 @@ def faults(deployment: Deployment) -> Iterator[Violation]:
     layout, layers = deployment.layout, len(deployment.architecture.layers)
     if deployment.stages > layers:
         yield Violation("fewer-layers-than-stages", f"{layers} layers for {deployment.stages} stages", _SOURCE)
-    for rule, message in head_faults(deployment.architecture, deployment.tp):
-        yield Violation(rule, message, _SOURCE)
+    yield from head_faults(deployment, _SOURCE)
     if layout.gpus != layout.tp * layout.pp or layout.dcp > 1 or layout.expert_ranks > 1:
         yield Violation("parallelism-missing", f"{layout.name}: Toy knows tp and pp only", _SOURCE)
     yield from partition_faults(deployment, _SOURCE)
