@@ -46,16 +46,16 @@ SPLIT_RULES: Mapping[str, Callable[[int, int], Split]] = {
 }
 
 
-def chosen_split(layers: int, stages: int, own: Callable[[int, int], Split], rule: str | None) -> Split:
-    """Layers per stage by `own`, or by the rule of that name.
+def split(layers: int, stages: int, rule: str) -> Split:
+    """Layers per stage by the rule of that name.
 
     Raises:
         InfeasibleSpace: fewer layers than stages (engines then leave stages empty and crash).
         SpecError: unknown rule.
     """
-    if rule is not None and rule not in SPLIT_RULES:
+    if rule not in SPLIT_RULES:
         hint = did_you_mean(rule, SPLIT_RULES)
         raise SpecError(f"split rule {rule!r} is not known{hint}; known are {', '.join(SPLIT_RULES)}")
     if not 1 <= stages <= layers:
         raise InfeasibleSpace(f"{layers} layers cannot be divided over {stages} stages: each needs at least one")
-    return (own if rule is None else SPLIT_RULES[rule])(layers, stages)
+    return SPLIT_RULES[rule](layers, stages)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from partitune.candidate import FlagValue
+from partitune.engines.default_splits import split
 from partitune.engines.deployment import Deployment, command_flags
-from partitune.engines.versions import VersionRange, parse_version
+from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import Refused, SpecError
 from partitune.hardware.parallelism import Layout, RankOrder
 from partitune.models.architecture import Architecture
@@ -48,6 +49,11 @@ class Rules(Protocol):
         ...
 
     @property
+    def split_rules(self) -> Sequence[tuple[Version, str]]:
+        """Its own ways to divide layers: since which release, 0.0 first, and the name in `SPLIT_RULES`."""
+        ...
+
+    @property
     def written_by_partitune(self) -> Mapping[str, str]:
         """Flags and variables that partitune writes itself: name -> the key of a search space that they follow from."""
         ...
@@ -60,9 +66,12 @@ class Rules(Protocol):
         """The engine's own split, or that of a named rule.
 
         Raises:
-            SpecError: fewer layers than stages, or an unknown rule.
+            InfeasibleSpace: fewer layers than stages.
+            SpecError: an unknown rule, or no version.
         """
-        ...
+        release = parse_version(version)
+        own = next(name for since, name in reversed(self.split_rules) if since <= release)
+        return split(layers, stages, own if rule is None else rule)
 
     def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:  # noqa: ARG002
         """`layout` with what the engine derives from it: how tokens reach their experts, and in what portions."""

@@ -82,6 +82,7 @@ class EngineContract:
             for stages in range(1, layers + 1):
                 split = self.engine.default_partition(layers, stages, self.version, rule)
                 assert (len(split), sum(split), min(split) >= 1) == (stages, layers, True)
+        assert sum(self.engine.default_partition(9, 4, "0.0", rule)) == 9
         with pytest.raises(InfeasibleSpace):
             self.engine.default_partition(3, 4, self.version, rule)
 

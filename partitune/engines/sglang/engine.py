@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from partitune.costs.cost_model import StageCosts
 from partitune.costs.memory import MemorySettings
-from partitune.engines.default_splits import all_on_last, chosen_split, remainder_last
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
@@ -32,7 +31,7 @@ from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.recording import verify
 from partitune.engines.sglang.scheduler.settings import SGLANG_OVERHEADS, sglang_settings
-from partitune.engines.versions import Version, VersionRange, parse_version
+from partitune.engines.versions import Version, VersionRange
 from partitune.errors import OutOfMemory, Refused, SpecError
 from partitune.hardware.parallelism import RankOrder
 from partitune.models.architecture import Architecture
@@ -40,7 +39,6 @@ from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
 from partitune.simulation.run import Run
 
-_LAST_RANKS_SINCE = Version(0, 5, 6)  # PR 13977; first ranks (PR 13282) were never released
 #: What moves the distance to the limit.
 _LEVERS = {
     "roofline": "more requests in a slot (pp_max_micro_batch_size, max_running_requests), so that weights are read for "
@@ -55,6 +53,10 @@ class Sglang(Engine):
 
     name = "sglang"
     versions_read = VersionRange("SGLang", oldest=Version(0, 5, 16), newest=Version(0, 5, 23))
+    split_rules = (
+        (Version(0, 0), "all-on-last"),
+        (Version(0, 5, 6), "remainder-last"),  # PR 13977; remainder-first (PR 13282) was never released
+    )
     measured = MEASURED
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "SGLANG_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
@@ -85,11 +87,6 @@ class Sglang(Engine):
     verify_schedules = staticmethod(verify)
     launch = SglangLaunch()
     readout = SglangReadout()
-
-    def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
-        """`get_pp_indices` of the release, or a named rule."""
-        own = remainder_last if parse_version(version) >= _LAST_RANKS_SINCE else all_on_last
-        return chosen_split(layers, stages, own, rule)
 
     def rank_order(self, architecture: Architecture) -> RankOrder:
         """Attention data ranks lie inside a stage; replicas of a dense model each have a pipeline of their own."""

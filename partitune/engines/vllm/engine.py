@@ -12,7 +12,6 @@ from typing import ClassVar
 from partitune.candidate import FlagValue
 from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
-from partitune.engines.default_splits import all_on_last, chosen_split, middle_stages
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
@@ -41,7 +40,6 @@ from partitune.simulation.run import Run
 
 #: Drafting methods whose last stage keeps the target's embedding (0.32 `model_executor/models/utils.py`).
 _DRAFTS_FROM_EMBEDDING = frozenset({"eagle", "eagle3", "dflash", "dspark"})
-_MIDDLE_SINCE = Version(0, 8)  # PR 13839 was merged six days after 0.7.3
 
 
 #: What moves the distance to the limit. In async-v1 everything decodes as one batch, whatever its size.
@@ -62,6 +60,10 @@ class Vllm(Engine):
 
     name = "vllm"
     versions_read = READ
+    split_rules = (
+        (Version(0, 0), "all-on-last"),
+        (Version(0, 8), "middle-stages"),  # PR 13839 was merged six days after 0.7.3; PR 46217 is open
+    )
     measured = MEASURED
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
@@ -86,11 +88,6 @@ class Vllm(Engine):
     def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """Those of budgets and memory, and whether it schedules ahead: False where it refuses the combination."""
         return {**default_flags(deployment), "async_scheduling": choose_regime(deployment).regime.asynchronous}
-
-    def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
-        """`get_pp_indices` of the release, or a named rule (`remainder-last` is the open PR 46217)."""
-        own = middle_stages if parse_version(version) >= _MIDDLE_SINCE else all_on_last
-        return chosen_split(layers, stages, own, rule)
 
     def flow(self, deployment: Deployment) -> Flow:
         """In async-v1 all merge into one batch; otherwise a request stays with those it was first scheduled with."""

@@ -14,7 +14,6 @@ from partitune.engines.toy.scheduler import simulate
 from partitune.candidate import FlagValue
 from partitune.costs.cost_model import Floats, StageCosts
 from partitune.costs.memory import MemorySettings
-from partitune.engines.default_splits import chosen_split, remainder_first
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.memory import KvPlan
@@ -34,6 +33,7 @@ class Toy(Engine):
 
     name = "toy"
     versions_read = VersionRange("Toy", oldest=Version(1, 0), newest=Version(1, 2))
+    split_rules = ((Version(0, 0), "remainder-first"),)
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "TOY_STAGE_LAYERS": "seeds, knobs.partition or --partition",
         "model": "model",
@@ -42,10 +42,6 @@ class Toy(Engine):
     }
     launch = ToyLaunch()
     readout = ToyReadout()
-
-    def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
-        """The first stages take one more, in every release."""
-        return chosen_split(layers, stages, remainder_first, rule)
 
     def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """The same on every GPU."""
