@@ -99,6 +99,7 @@ class Submission:
         return cls(candidate, origin, plan)
 
 
+#: Which way a metric is better, in Optuna's words.
 Direction = Literal["maximize", "minimize"]
 
 

@@ -41,7 +41,6 @@ from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.solver import along, minimise_bottleneck, minimise_sum
 from partitune.planning.stage_times import StageTimes, Work
 from partitune.planning.throughput import throughput_bound
-from partitune.planning.typical_batches import cohorts
 
 #: A gain below this is not worth a changed configuration: runs of equal configurations differ by as much.
 INDIFFERENCE = 0.01
@@ -155,11 +154,11 @@ def distance(problem: Problem, candidate: Candidate) -> Distance:
     fluid_s, computing_s = times.fluid_bound_s(work), times.fluid_bound_s(work, launches=False)
     peak_s = StageTimes(_at_data_sheet(problem)).fluid_bound_s(work, launches=False)
     # Data ranks count as alike: one is simulated, and throughputs are scaled by its share of the requests.
-    requests = problem.rank_load.requests
-    output = sum(request.output_tokens for request in requests) * len(problem.load.requests) / len(requests)
+    rank_load = problem.rank_load
+    output = rank_load.output_tokens * len(problem.load.requests) / len(rank_load.requests)
     duration_s = output / reached
     flow = resolved.flow
-    in_flight = cohorts(problem.rank_load, flow)
+    in_flight = problem.rank_load.cohorts(flow)
     most, best_partition = _best_simulated(driver, candidate, reached, options)
     found = Distance(
         limit_tok_s=output / peak_s,

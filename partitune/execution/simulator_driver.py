@@ -17,7 +17,6 @@ from partitune.engines.rules import refused
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.planning.run_figures import missed_limits, run_figures
 from partitune.planning.workload_mix import Load
 from partitune.simulation.metrics import metrics, of_all_ranks
 from partitune.simulation.overheads import Overheads
@@ -48,7 +47,7 @@ class SimulatorDriver:
         shares = [len(part.rank_load.requests) / len(part.load.requests) for part in problem.parts]
         served = [of_all_ranks(metrics(run, problem.goodput), share) for run, share in zip(runs, shares, strict=True)]
         capacity = {"kv_tokens": float(ranks * plan.tokens), "kv_blocks": float(ranks * plan.num_blocks)}
-        figures = {**run_figures(problem, served), **capacity}
+        figures = {**problem.run_figures(served), **capacity}
         return Measurement(
             metrics=figures,
             stages=stages,
@@ -58,7 +57,7 @@ class SimulatorDriver:
             limiting_stage=stage,
             limiting_reason=reason,
             simulated=True,
-            constraints=missed_limits(problem, figures),
+            constraints=problem.missed_limits(figures),
         )
 
     def run_without_host(self, candidate: Candidate) -> Run:

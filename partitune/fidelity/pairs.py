@@ -23,7 +23,7 @@ from partitune.errors import PartituneError
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.models.published import find_model
 from partitune.planning.resolve import resolve
-from partitune.spec.objectives import METRICS, Direction
+from partitune.spec.objectives import METRICS
 from partitune.spec.search_space import SearchSpace
 
 Winner = Literal["a", "b", "same"]
@@ -69,7 +69,7 @@ class Pair:
             return False
         if self.better == "same":
             return abs(self.found - 1) <= _SAME
-        more_is_better = METRICS[self.metric] is Direction.MAXIMIZE
+        more_is_better = METRICS[self.metric] == "maximize"
         return (self.found > 1) == (more_is_better == (self.better == "b")) and self.found != 1
 
 

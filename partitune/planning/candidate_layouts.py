@@ -22,7 +22,6 @@ from partitune.planning.planner import Planner
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import layout_of
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.planning.typical_batches import cohorts
 from partitune.spec.search_space import SearchSpace
 
 #: Layouts of a search with `layouts: auto`; each adds an exact plan to its first trials.
@@ -146,10 +145,9 @@ def _most_tok_s(
     problem: Problem, planner: Planner, partition: tuple[int, ...], flags: Mapping[str, FlagValue]
 ) -> float:
     """Output tokens a second under the only load of `problem`, in closed form."""
-    in_flight = cohorts(problem.rank_load, problem.engine.flow(problem.start(flags)))
+    in_flight = problem.rank_load.cohorts(problem.engine.flow(problem.start(flags)))
     stage_s = planner.stage_seconds(partition, flags)
-    output_tokens = sum(request.output_tokens for request in problem.load.requests)
-    return output_tokens / max(float(stage_s.max()), float(stage_s.sum()) / in_flight)
+    return problem.load.output_tokens / max(float(stage_s.max()), float(stage_s.sum()) / in_flight)
 
 
 def _shortest(problem: Problem, flags: Mapping[str, FlagValue]) -> str:

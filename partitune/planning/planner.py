@@ -20,10 +20,9 @@ from partitune.errors import InfeasibleSpace
 from partitune.partition import Partition
 from partitune.planning.legality import Bounds, Windows, allowed_windows
 from partitune.planning.problem import Problem
+from partitune.planning.resolved_candidate import kv_bytes_tensor
 from partitune.planning.solver import Solution, along, minimise_ttft, pareto_front
-from partitune.planning.stage_memory import kv_bytes_tensor
 from partitune.planning.stage_times import StageTimes, Work
-from partitune.planning.typical_batches import typical_batches
 from partitune.planning.workload_mix import Over
 
 DEFAULT_PLAN = "default"
@@ -139,12 +138,12 @@ class Planner:
         """
         problem = self._problem
         flow, mix, parts = problem.engine.flow(problem.start(flags)), problem.mix, problem.parts
-        works = [typical_batches(part.rank_load, flow) for part in parts]
+        works = [part.rank_load.typical_batches(flow) for part in parts]
         if len(works) == 1:
             return tuple(works)
         seconds = [self._times.fluid_bound_s(work) for work in works]
         if mix.over is Over.WORST:
-            tokens = [sum(request.output_tokens for request in part.rank_load.requests) for part in parts]
+            tokens = [part.rank_load.output_tokens for part in parts]
             _, fewest = max(zip((s / own for s, own in zip(seconds, tokens, strict=True)), tokens, strict=True))
             return tuple(_times(work, fewest / own) for work, own in zip(works, tokens, strict=True))
         counts = [share * sum(seconds) / own for share, own in zip(mix.shares, seconds, strict=True)]
@@ -154,7 +153,7 @@ class Planner:
         """KV blocks of every window, and which windows are legal and hold enough of them."""
         problem = self._problem
         deployment = problem.start(flags)
-        blocks = problem.engine.kv_blocks(deployment, kv_bytes_tensor(problem, flags))
+        blocks = problem.engine.kv_blocks(deployment, kv_bytes_tensor(problem, deployment))
         return blocks, self._windows & (blocks >= problem.engine.fewest_kv_blocks(deployment))
 
     def _solve(self, flags: Mapping[str, FlagValue]) -> tuple[Solution, ...]:

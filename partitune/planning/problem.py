@@ -3,6 +3,9 @@
 Decision: a candidate is judged against one frozen value that can be pickled to any worker. A candidate may name a
 layout other than the file's; `on` then makes the same problem on that layout (`resolved_candidate` is where it is
 asked for), and of several loads `parts` makes a problem each, so that what lies below is written for one of each.
+Simulated and measured runs end here alike, in `run_figures` and `missed_limits`, so that a limit means the same for
+both. Only the GPUs that serve are paid for, at the price and the power the search space gives; what is not given is not
+guessed, so that no figure of this kind ever rests on an assumption.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from partitune.hardware.parallelism import Layout, layout_named
 from partitune.hardware.placement import Placement, place
 from partitune.models.architecture import Architecture
 from partitune.partition import Partition
-from partitune.planning.serving_cost import Tariff
 from partitune.planning.workload_mix import Load, Mix
+from partitune.spec.objectives import COST, ENERGY, METRICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Problem:
     baseline: Mapping[str, FlagValue]  # flags and UPPER-CASE environment variables the space fixes or starts from
     mix: Mix  # the load, or the loads that are judged together
     goodput: Mapping[str, float]  # limits that a good request keeps; empty: goodput is not asked for
-    tariff: Tariff
+    gpu_hour_price_usd: float | None  # of one GPU; None where the search space says nothing, as below
+    gpu_power_w: float | None
     limits: Mapping[str, float]  # service-level objectives: metric -> worst value accepted
     costs: CostModel
     cluster: ClusterGpus
@@ -135,6 +139,38 @@ class Problem:
             runner=self.runner,
             nodes=self.placement.node_count,
         )
+
+    def run_figures(self, served: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Metrics of a run on this layout.
+
+        Args:
+            served: what the clients saw, by metric; one for every load, in the order of the mix.
+
+        Returns:
+            The whole with its bill, which is that of its throughput and not the mean of the parts' bills; then those of
+            every part of a mix under `part/metric`.
+        """
+        whole, parts = self._with_bill(self.mix.combined(served)), list(map(self._with_bill, served))
+        return {**whole, **self.mix.by_part(parts)}
+
+    def missed_limits(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """How far each limit is missed, as a share of the limit; <= 0 is kept."""
+        return {
+            name: (metrics[name] - limit if METRICS[name] == "minimize" else limit - metrics[name]) / limit
+            for name, limit in self.limits.items()
+            if name in metrics  # a run of one output token a request has no time per output token
+        }
+
+    def _with_bill(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """`figures`, and dollars and kilowatt-hours a million generated tokens as far as they can be known."""
+        billed, throughput = dict(figures), figures.get("output_throughput_tok_s", 0.0)
+        if throughput > 0:
+            gpu_hours = self.layout.gpus * 1e6 / throughput / 3600
+            if self.gpu_hour_price_usd is not None:
+                billed[COST] = gpu_hours * self.gpu_hour_price_usd
+            if self.gpu_power_w is not None:
+                billed[ENERGY] = gpu_hours * self.gpu_power_w / 1000
+        return billed
 
 
 def roofline_costs(architecture: Architecture, placement: Placement, chosen: Engine) -> CostModel:

@@ -20,7 +20,6 @@ from partitune.hardware.parallelism import Layout
 from partitune.hardware.placement import place
 from partitune.models.reader import load_architecture
 from partitune.planning.problem import ClusterGpus, Problem, roofline_costs
-from partitune.planning.serving_cost import Tariff
 from partitune.planning.workload_mix import Load, Mix, Over
 from partitune.simulation.request import Request
 from partitune.simulation.workload import random_requests, read_trace
@@ -67,7 +66,8 @@ def resolve(space: SearchSpace) -> Problem:
         baseline={**space.engine.flags, **space.engine.env},
         mix=_mix(space),
         goodput=space.goodput.limits,
-        tariff=Tariff(space.cluster.gpu_hour_price_usd, space.cluster.gpu_power_w),
+        gpu_hour_price_usd=space.cluster.gpu_hour_price_usd,
+        gpu_power_w=space.cluster.gpu_power_w,
         limits=dict(space.slo),
         costs=roofline_costs(architecture, placement, chosen),
         cluster=cluster,

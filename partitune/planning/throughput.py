@@ -17,7 +17,6 @@ from partitune.candidate import Candidate, FlagValue
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.planning.typical_batches import cohorts, typical_batches
 from partitune.spec.domains import RealRange, WholeRange, domain_allows
 
 #: Settings of the flags that are compared; each takes about a millisecond.
@@ -46,8 +45,8 @@ def predicted_output_tok_s(problem: Problem, partition: Sequence[int], flags: Ma
     fit = _requests_that_fit(ResolvedCandidate(problem, Candidate(tuple(partition), flags)))
     flow = flow if fit is None else replace(flow, max_requests=max(1, min(flow.max_requests, fit)))
     load = problem.rank_load
-    in_flight, costs, seconds = cohorts(load, flow), problem.costs.stage_costs(partition), 0.0
-    for batch, count in typical_batches(load, flow):
+    in_flight, costs, seconds = load.cohorts(flow), problem.costs.stage_costs(partition), 0.0
+    for batch, count in load.typical_batches(flow):
         handed = (0.0, *costs.transfer_s(batch.tokens), 0.0)
         stage_s = [
             handed[stage] + computing + handed[stage + 1] for stage, computing in enumerate(costs.compute_s(batch))
@@ -57,7 +56,7 @@ def predicted_output_tok_s(problem: Problem, partition: Sequence[int], flags: Ma
         else:
             seconds += count / throughput_bound(stage_s, in_flight)
     share = len(load.requests) / len(problem.load.requests)
-    return sum(request.output_tokens for request in load.requests) / seconds / share
+    return load.output_tokens / seconds / share
 
 
 def _requests_that_fit(resolved: ResolvedCandidate) -> int | None:

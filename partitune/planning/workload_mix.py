@@ -1,4 +1,4 @@
-"""The loads a deployment is judged under, and how its figures under each become one figure.
+"""The loads a deployment is judged under: what batches each turns into, and how figures under each become one figure.
 
 Decision: whatever plans, runs or launches is written for one load and done once a load; only here are the parts put
 together again. Weights are shares of time. A deployment that spends two thirds of its time under one load and one
@@ -6,6 +6,11 @@ third under another makes, averaged over its time, the weighted arithmetic mean 
 paid for follows from that mean. Latencies are averaged alike: a percentile of a mix is the weighted mean of the parts'
 percentiles, what is to be expected at a moment drawn by chance, and not that of all requests thrown together, in which
 a load of few requests would vanish. `worst` takes each figure from the part where it is worst.
+
+Stages are balanced for typical batches before anything is simulated: how much prefill and how much decode a stage will
+see, not when. A burst is cut into steps of at most the token budget; requests whose prompts end in one step decode
+together for life, so the number of cohorts, and with it the size of a decode batch, follows from the budget and from
+what the engine puts into one batch at most (facts of the schedulers, see engines/*/scheduler).
 """
 
 from __future__ import annotations
@@ -14,8 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from partitune.costs.cost_model import Batch
+from partitune.engines.scheduling import Flow
 from partitune.simulation.request import Request
-from partitune.spec.objectives import METRICS, OF_LOAD, Direction
+from partitune.spec.objectives import METRICS, OF_LOAD
 
 
 class Over(StrEnum):
@@ -39,10 +46,48 @@ class Load:
         """Tokens of a prompt, on average."""
         return sum(request.prompt_tokens for request in self.requests) / len(self.requests)
 
+    @property
+    def output_tokens(self) -> int:
+        """Tokens that all requests together generate."""
+        return sum(request.output_tokens for request in self.requests)
+
     def of_rank(self, ranks: int) -> Load:
         """What the first of so many data ranks gets, which has as much as any: requests are dealt out in turn."""
         outstanding = None if self.concurrency is None else -(-self.concurrency // ranks)
         return Load(self.requests[::ranks], outstanding, self.name, self.weight)
+
+    def typical_batches(self, flow: Flow) -> tuple[tuple[Batch, float], ...]:
+        """The prefill step and the decode step of this load of one data rank, each with how often it comes.
+
+        Without a limit on those outstanding the engine admits as many as it can.
+
+        Args:
+            flow: how the engine cuts the load into batches.
+        """
+        count, prompt = len(self.requests), self.mean_prompt_tokens
+        output = self.output_tokens / count
+        outstanding, chunk = self._first_steps(flow)
+        prefill_steps = count * prompt / chunk
+        finished = max(1, round(count / prefill_steps))  # prompts that end in a step
+        prefill = Batch(prefill_tokens=chunk, prefill_pairs=chunk * (prompt + 1) / 2, sampled=finished)
+        if output <= 1:
+            return ((prefill, prefill_steps),)
+        together = max(1, round(outstanding / self.cohorts(flow)))
+        context = round(together * (prompt + output / 2))
+        decode = Batch(decode_tokens=together, decode_context=context, sampled=together)
+        return (prefill, prefill_steps), (decode, count * (output - 1) / together)
+
+    def cohorts(self, flow: Flow) -> int:
+        """Groups of requests that decode apart from one another: batches in flight. As for `typical_batches`."""
+        outstanding, chunk = self._first_steps(flow)
+        return min(flow.cohorts, outstanding, max(1, round(outstanding * self.mean_prompt_tokens / chunk)))
+
+    def _first_steps(self, flow: Flow) -> tuple[int, int]:
+        """Requests that are served at once, and prompt tokens of a step."""
+        count = len(self.requests)
+        outstanding = min(count, flow.max_requests, self.concurrency or count)
+        together = min(outstanding, flow.cohort_requests)
+        return outstanding, max(1, round(min(flow.step_tokens, together * self.mean_prompt_tokens)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +119,7 @@ class Mix:
         weighted = [(value, share) for value, share in zip(figures, self.shares, strict=True) if value is not None]
         if self.over is Over.WORST and name in METRICS:
             values = [value for value, _ in weighted]
-            return min(values) if METRICS[name] is Direction.MAXIMIZE else max(values)
+            return min(values) if METRICS[name] == "maximize" else max(values)
         return sum(value * share for value, share in weighted) / sum(share for _, share in weighted)
 
     def by_part(self, served: Sequence[Mapping[str, float]]) -> dict[str, float]:

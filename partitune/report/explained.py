@@ -104,7 +104,7 @@ def _print_against_default(console: Output, explained: Explained, default: Expla
         before, after = default.result.metric(name), explained.result.metric(name)
         change = "-"
         if before is not None and after is not None:
-            relative = gain(Objective(name, METRICS[name].value), before, after)
+            relative = gain(Objective(name, METRICS[name]), before, after)
             change = f"{percent(abs(relative))} {'better' if relative > 0 else 'worse'}"
             change = change if abs(relative) > 5e-4 else "same"
         rows.append((name, figure(before, name), figure(after, name), change))

@@ -23,7 +23,6 @@ from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.stage_order import count_orders, launchable_orders
-from partitune.planning.typical_batches import cohorts
 from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace
 
@@ -163,7 +162,7 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
         regime=flow.name,
         rows=tuple(rows),
         fluid_s=planner.fluid_bound_s(flags),
-        in_flight=max(cohorts(part.rank_load, flow) for part in problem.parts),
+        in_flight=max(part.rank_load.cohorts(flow) for part in problem.parts),
         cost_source=problem.costs.source,
         infeasible=infeasible,
         orders=orders,

@@ -71,7 +71,7 @@ class StudyOrder:
 
 def objectives_of(spec: SearchSpace) -> tuple[Objective, ...]:
     """Metric and direction of every objective, the first one naming the winner."""
-    return tuple(Objective(one.metric, one.better.value) for one in spec.objectives)
+    return tuple(Objective(one.metric, one.better) for one in spec.objectives)
 
 
 def rules_of(spec: SearchSpace) -> Rules:

@@ -7,24 +7,16 @@ is a typing error, and a front drawn from it would look right.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from partitune.candidate import Direction
 from partitune.errors import did_you_mean
 from partitune.spec.yaml.faults import Fault, describe
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, wrong
-
-
-class Direction(StrEnum):
-    """Which way a metric is better; the values are Optuna's words."""
-
-    MAXIMIZE = "maximize"
-    MINIMIZE = "minimize"
-
 
 _RATES = ("output_throughput_tok_s", "total_throughput_tok_s", "request_throughput_req_s")
 GOODPUT = "goodput_req_s"
@@ -39,13 +31,13 @@ _LATENCIES = tuple(
 #: itl: one gap between two tokens, e2e: the whole request, makespan: the whole workload, goodput: requests a second
 #: that keep every limit of `goodput`.
 METRICS: Mapping[str, Direction] = {
-    **dict.fromkeys(_RATES, Direction.MAXIMIZE),
-    **dict.fromkeys(_LATENCIES, Direction.MINIMIZE),
-    "makespan_s": Direction.MINIMIZE,
-    **dict.fromkeys(_CAPACITY, Direction.MAXIMIZE),
-    GOODPUT: Direction.MAXIMIZE,
-    COST: Direction.MINIMIZE,
-    ENERGY: Direction.MINIMIZE,
+    **dict.fromkeys(_RATES, "maximize"),
+    **dict.fromkeys(_LATENCIES, "minimize"),
+    "makespan_s": "minimize",
+    **dict.fromkeys(_CAPACITY, "maximize"),
+    GOODPUT: "maximize",
+    COST: "minimize",
+    ENERGY: "minimize",
 }
 #: Metrics that whoever sends the requests measures; the others are the engine's, or follow from these.
 CLIENT_METRICS = frozenset((*_RATES, *_LATENCIES, "makespan_s", GOODPUT))
@@ -97,7 +89,7 @@ class Objective(StrictModel):
     """One metric to make better. Written as its name, or with the direction spelled out."""
 
     metric: Annotated[Metric, allowed("the name of a metric")]
-    direction: Annotated[Literal["maximize", "minimize"] | None, allowed("maximize or minimize")] = None
+    direction: Annotated[Direction | None, allowed("maximize or minimize")] = None
 
     @classmethod
     def long_form(cls, value: Any) -> Any:
@@ -111,11 +103,9 @@ class Objective(StrictModel):
 
     def faults(self) -> Iterator[Fault]:
         """A direction against the metric's own."""
-        if self.direction not in (None, self.better.value):
-            yield Fault(
-                ("direction",),
-                f"found {self.direction}; allowed: {self.better.value}, as that is better for {self.metric}",
-            )
+        if self.direction not in (None, self.better):
+            text = f"found {self.direction}; allowed: {self.better}, as that is better for {self.metric}"
+            yield Fault(("direction",), text)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -7,8 +7,7 @@ import pytest
 from partitune.candidate import Candidate
 from partitune.errors import SpecError
 from partitune.planning.resolve import resolve
-from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.planning.stage_memory import kv_bytes_tensor
+from partitune.planning.resolved_candidate import ResolvedCandidate, kv_bytes_tensor
 from partitune.spec.search_space import SearchSpace, load_search_space
 
 GIB = 1 << 30
@@ -34,13 +33,13 @@ def test_bytes_given_for_kv_are_what_every_stage_has() -> None:
     problem = resolve(load_search_space("tiny"))
     candidate = Candidate((18, 18), {"kv_cache_memory_bytes": 5 * GIB})
     assert ResolvedCandidate(problem, candidate).kv_bytes == (5 * GIB, 5 * GIB)
-    tensor = kv_bytes_tensor(problem, candidate.flags)
+    tensor = kv_bytes_tensor(problem, problem.start(candidate.flags))
     assert tensor[0, 0, 18] == tensor[1, 18, 36] == 5 * GIB
 
 
 def test_the_tensor_and_the_single_candidate_agree() -> None:
     problem = resolve(load_search_space("tiny"))
-    tensor = kv_bytes_tensor(problem, {})
+    tensor = kv_bytes_tensor(problem, problem.start({}))
     for cut in (1, 10, 18, 30):
         free = ResolvedCandidate(problem, Candidate((cut, 36 - cut))).kv_bytes
         assert free == (int(tensor[0, 0, cut]), int(tensor[1, cut, 36]))

@@ -9,7 +9,6 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.registry import engine
 from partitune.engines.scheduling import Flow
 from partitune.hardware.parallelism import Layout
-from partitune.planning.typical_batches import typical_batches
 from partitune.planning.workload_mix import Load
 from tests.builders import burst
 from tests.small_models import H200, architecture
@@ -35,7 +34,7 @@ def sglang(**flags: FlagValue) -> Flow:
 
 def test_a_burst_that_fits_one_step_is_one_batch() -> None:
     """The profile study: 16 prompts of 256 tokens under a budget of 16384 travel as one batch of 4096 (report 29)."""
-    (prefill, prefills), (decode, decodes) = typical_batches(load(16, 256, 32, 16), vllm(16384))
+    (prefill, prefills), (decode, decodes) = load(16, 256, 32, 16).typical_batches(vllm(16384))
     assert (prefill.prefill_tokens, prefills) == (4096, 1)
     assert prefill.sampled == 16
     assert (decode.decode_tokens, decodes) == (16, 31)
@@ -44,19 +43,19 @@ def test_a_burst_that_fits_one_step_is_one_batch() -> None:
 
 def test_a_smaller_budget_makes_cohorts_where_batches_overlap() -> None:
     """512 tokens are two prompts: eight steps, and eight cohorts of two that decode apart."""
-    (prefill, prefills), (decode, decodes) = typical_batches(load(16, 256, 32, 16), vllm(512))
+    (prefill, prefills), (decode, decodes) = load(16, 256, 32, 16).typical_batches(vllm(512))
     assert (prefill.prefill_tokens, prefills) == (512, 8)
     assert (decode.decode_tokens, decodes) == (2, 8 * 31)
 
 
 def test_in_r1_all_that_decode_are_one_batch_whatever_the_budget() -> None:
-    _, (decode, decodes) = typical_batches(load(16, 256, 32, 16), vllm(512, merges=True))
+    _, (decode, decodes) = load(16, 256, 32, 16).typical_batches(vllm(512, merges=True))
     assert (decode.decode_tokens, decodes) == (16, 31)
 
 
 @pytest.mark.parametrize(("concurrency", "seqs", "outstanding"), [(4, 128, 4), (None, 8, 8), (None, 128, 16)])
 def test_no_more_decode_together_than_are_admitted(concurrency: int | None, seqs: int, outstanding: int) -> None:
-    _, (decode, _) = typical_batches(load(16, 256, 32, concurrency), vllm(16384, seqs, merges=True))
+    _, (decode, _) = load(16, 256, 32, concurrency).typical_batches(vllm(16384, seqs, merges=True))
     assert decode.decode_tokens == outstanding
 
 
@@ -64,13 +63,13 @@ def test_work_is_kept_whatever_the_flags() -> None:
     many = load(64, 300, 50, 32)
     for tokens in (256, 1000, 4096, 65536):
         for flow in (vllm(tokens, stages=4, merges=True), vllm(tokens, stages=4), sglang(chunked_prefill_size=tokens)):
-            (prefill, prefills), (decode, decodes) = typical_batches(many, flow)
+            (prefill, prefills), (decode, decodes) = many.typical_batches(flow)
             assert prefill.prefill_tokens * prefills == pytest.approx(64 * 300)
             assert decode.decode_tokens * decodes == pytest.approx(64 * 49)
 
 
 def test_one_output_token_has_no_decode() -> None:
-    assert len(typical_batches(load(8, 100, 1, 8), vllm(2048))) == 1
+    assert len(load(8, 100, 1, 8).typical_batches(vllm(2048))) == 1
 
 
 @pytest.mark.parametrize(
@@ -86,5 +85,5 @@ def test_one_output_token_has_no_decode() -> None:
     ],
 )
 def test_a_slot_of_sglang_takes_so_many(flags: dict[str, FlagValue], together: int) -> None:
-    _, (decode, decodes) = typical_batches(load(16, 256, 32, 16), sglang(**flags))
+    _, (decode, decodes) = load(16, 256, 32, 16).typical_batches(sglang(**flags))
     assert (decode.decode_tokens, decodes) == (together, 16 * 31 / together)

@@ -15,8 +15,6 @@ from partitune.engines.readout import Counters
 from partitune.execution.readout.bench_results import BenchResult, median_metrics
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.planning.run_figures import missed_limits, run_figures
-from partitune.planning.typical_batches import typical_batches
 
 
 def measured(
@@ -44,7 +42,7 @@ def measured(
     sizes = {"kv_blocks": float(kv_blocks), "kv_tokens": float(kv_tokens)}
     preemptions = {} if counters.preemptions is None else {"preemptions": counters.preemptions}
     metrics = {
-        **run_figures(problem, [median_metrics(of_load) for of_load in zip(*windows, strict=True)]),
+        **problem.run_figures([median_metrics(of_load) for of_load in zip(*windows, strict=True)]),
         **{name: value for name, value in sizes.items() if value},
         **preemptions,
         **extra,
@@ -60,7 +58,7 @@ def measured(
         limiting_stage=stage,
         limiting_reason=reason,
         simulated=False,
-        constraints=missed_limits(problem, metrics),
+        constraints=problem.missed_limits(metrics),
     )
 
 
@@ -89,7 +87,7 @@ def _limit(resolved: ResolvedCandidate, counters: Counters) -> tuple[int, str]:
     costs = resolved.problem.costs.stage_costs(resolved.partition)
     seconds = [0.0] * len(resolved.partition)
     for load in resolved.problem.mix.loads:
-        for batch, times in typical_batches(load, resolved.flow):
+        for batch, times in load.typical_batches(resolved.flow):
             seconds = [total + times * each for total, each in zip(seconds, costs.compute_s(batch), strict=True)]
     stage = seconds.index(max(seconds))
     share = seconds[stage] * len(seconds) / sum(seconds)

@@ -13,8 +13,7 @@ from partitune.execution.readout.bench_results import BenchResult, read_bench
 from partitune.execution.server.gates import check_window
 from partitune.execution.server.load_commands import LoadCommands
 from partitune.planning.problem import Problem
-from partitune.planning.run_figures import missed_limits, run_figures
-from partitune.spec.objectives import METRICS, Direction
+from partitune.spec.objectives import METRICS
 from partitune.spec.workload import RandomWorkload
 
 
@@ -48,5 +47,5 @@ def is_hopeless(problem: Problem, windows: Sequence[BenchResult]) -> bool:
 
     Never asked of the warm-up: its first requests wait for kernels that are compiled then.
     """
-    missed = missed_limits(problem, run_figures(problem, [window.metrics for window in windows]))
-    return any(share > (1.0 if METRICS[name] is Direction.MINIMIZE else 0.5) for name, share in missed.items())
+    missed = problem.missed_limits(problem.run_figures([window.metrics for window in windows]))
+    return any(share > (1.0 if METRICS[name] == "minimize" else 0.5) for name, share in missed.items())
