@@ -18,8 +18,8 @@ import itertools
 import math
 import random
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,10 +68,13 @@ class OptunaProposer:
         self._constraints = (*SITE_CONSTRAINTS, *constraints)
         self._seed = seed
         self._study = self._new_study()
-        self._distributions = distributions(space)
-        self._grid = _shuffled_grid(self._distributions, seed)
-        self._known: set[str] = set()
-        self._pending: dict[str, Trial | None] = {}
+        # In the order of their names: a stored search space has lost the order its flags were written in, and samplers
+        # draw one after the other. A parameter with one value is left out: there is nothing to propose.
+        every = {name: _distribution(domain) for name, domain in sorted(space.parameters.items())}
+        self._distributions = {name: domain for name, domain in every.items() if not domain.single()}
+        self._grid = _shuffled_grid({name: space.parameters[name] for name in self._distributions}, seed)
+        self._known: set[str] = set()  # digests of all that was proposed, reserved or told of
+        self._pending: dict[str, Trial | None] = {}  # of those that were not told of yet; their trial if of this study
         self._lessons: list[_Lesson] = []  # of this epoch and the one before, and the front of what came earlier
         self._epoch_start = 0
         self._taught = 0
@@ -84,29 +87,30 @@ class OptunaProposer:
             return None
         self._teach()
         for trial in self._trials():
-            decoded = self._decoded(trial.params)
-            if decoded is not None and self._is_new(decoded):
-                self._pending[decoded.candidate.digest] = trial
-                return decoded
+            if (new := self._new(trial.params)) is not None:
+                self._begin(new, trial)
+                return new
             self._study.tell(trial, state=TrialState.FAIL)  # TPE does not look at these
         return None
 
     def reserve(self, submission: Submission) -> bool:
         """Never propose this candidate from now on. False where it was proposed or told of before."""
-        new = self._is_new(submission)
-        if new:
-            self._pending[submission.candidate.digest] = None
-        return new
+        if submission.candidate.digest in self._known:
+            return False
+        self._begin(submission, None)
+        return True
 
-    def _is_new(self, submission: Submission) -> bool:
-        digest = submission.candidate.digest
-        return digest not in self._known and digest not in self._pending
+    def _begin(self, submission: Submission, trial: Trial | None) -> None:
+        self._known.add(submission.candidate.digest)
+        self._pending[submission.candidate.digest] = trial
 
-    def _decoded(self, params: Mapping[str, FlagValue]) -> Submission | None:
-        try:
-            return self._space.decode(params)
-        except InfeasibleSpace:
-            return None
+    def _new(self, params: Mapping[str, FlagValue]) -> Submission | None:
+        """The candidate of these parameters; None where no partition fits them, and where it is known."""
+        with suppress(InfeasibleSpace):
+            decoded = self._space.decode(params)
+            if decoded.candidate.digest not in self._known:
+                return decoded
+        return None
 
     def _trials(self) -> Iterator[Trial]:
         """Trials to try one after the other until one of them is new."""
@@ -117,8 +121,7 @@ class OptunaProposer:
                 yield self._next_trial(attempt, startup=sys.maxsize)
             return
         for params in self._grid:  # never from the start: what was passed over once is never new again
-            decoded = self._decoded(params)
-            if decoded is not None and self._is_new(decoded):
+            if self._new(params) is not None:
                 self._study.enqueue_trial(params)
                 yield self._next_trial(PATIENCE)
 
@@ -130,15 +133,13 @@ class OptunaProposer:
             self._study.tell(trial, state=TrialState.FAIL)  # it has done its part: keeping others away
         self._known.add(digest)
         self._finished += 1
-        values = [result.metric(one.metric) for one in self._objectives]
-        for index, (one, value) in enumerate(zip(self._objectives, values, strict=True)):
-            worst = self._worst[index]
-            if value is not None and (worst is None or one.cost(value) > one.cost(worst)):
-                self._worst[index] = value
+        values = [result.metric(objective.metric) for objective in self._objectives]
+        for index, (objective, *both) in enumerate(zip(self._objectives, self._worst, values, strict=True)):
+            self._worst[index] = max((value for value in both if value is not None), key=objective.cost, default=None)
         params = self._params_of(submission)
         if result.outcome in (Outcome.OK, Outcome.INFEASIBLE) and params is not None:
-            told = self._worst if any(value is None for value in values) else values
-            self._lessons.append(_Lesson(params, [value or 0.0 for value in told], result))
+            taught = self._worst if None in values else values
+            self._lessons.append(_Lesson(params, [value or 0.0 for value in taught], result))
         if len(self._lessons) - self._epoch_start >= EPOCH:
             self._begin_epoch()
 
@@ -179,11 +180,8 @@ class OptunaProposer:
     def _next_trial(self, attempt: int, startup: int = STARTUP_TRIALS) -> Trial:
         """Random numbers of their own for every (seed, finished trials, trials in flight, attempt)."""
         numbers = np.random.SeedSequence([self._seed, self._finished, len(self._pending), attempt])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            self._study.sampler = optuna.samplers.TPESampler(
-                seed=int(numbers.generate_state(1)[0]), n_startup_trials=startup
-            )
+        seed = int(numbers.generate_state(1)[0])
+        self._study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup)
         return self._study.ask(self._distributions)
 
     def _constraint(self, name: str, given: Mapping[str, float]) -> float:
@@ -194,16 +192,6 @@ class OptunaProposer:
         return 1.0 if broken and name not in SITE_CONSTRAINTS else 0.0
 
 
-def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """The space in Optuna's terms. A parameter with one value is left out: there is nothing to propose.
-
-    In the order of their names: a stored search space has lost the order its flags were written in, and samplers draw
-    one after the other.
-    """
-    found = {name: _distribution(domain) for name, domain in sorted(space.parameters.items())}
-    return {name: distribution for name, distribution in found.items() if not distribution.single()}
-
-
 def _distribution(domain: Domain) -> BaseDistribution:
     if isinstance(domain, tuple):
         return CategoricalDistribution(domain)
@@ -212,23 +200,22 @@ def _distribution(domain: Domain) -> BaseDistribution:
     return FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
 
 
-def _shuffled_grid(distributions: Mapping[str, BaseDistribution], seed: int) -> Iterator[dict[str, FlagValue]] | None:
+def _shuffled_grid(domains: Mapping[str, Domain], seed: int) -> Iterator[dict[str, FlagValue]] | None:
     """Every point of a finite space in random order; None where it is not finite or too large to walk through."""
-    values = [_values_of(distribution) for distribution in distributions.values()]
-    if math.prod(len(one) for one in values) > GRID_LIMIT:
+    values = [_values_of(domain) for domain in domains.values()]
+    if math.prod(map(len, values)) > GRID_LIMIT:
         return None
-    points = [dict(zip(distributions, point, strict=True)) for point in itertools.product(*values)]
+    points = [dict(zip(domains, point, strict=True)) for point in itertools.product(*values)]
     random.Random(seed).shuffle(points)  # noqa: S311 - an order, not a secret
     return iter(points)
 
 
-def _values_of(distribution: BaseDistribution) -> Sequence[FlagValue]:
-    if isinstance(distribution, CategoricalDistribution):
-        return [value for value in distribution.choices if value is not None]
-    if isinstance(distribution, IntDistribution):
-        return range(distribution.low, distribution.high + 1, distribution.step)
-    assert isinstance(distribution, FloatDistribution)  # noqa: S101 - the three kinds made above
-    if distribution.step is None:
+def _values_of(domain: Domain) -> Sequence[FlagValue]:
+    """Every value of a domain; of one that is not finite, more than a grid may have points."""
+    if isinstance(domain, tuple):
+        return domain
+    if isinstance(domain, WholeRange):
+        return range(domain.low, domain.high + 1, domain.step or 1)
+    if domain.step is None:
         return range(GRID_LIMIT + 1)
-    steps = round((distribution.high - distribution.low) / distribution.step)
-    return [distribution.low + step * distribution.step for step in range(steps + 1)]
+    return [domain.low + step * domain.step for step in range(round((domain.high - domain.low) / domain.step) + 1)]
