@@ -21,7 +21,7 @@ def print_solved(console: Output, solved: Solved) -> None:
         (
             format_partition(row.partition),
             f"{row.slowest_s:.4g}",
-            f"{100 * row.over_bound(solved.fluid_s):.2f}",
+            f"{100 * row.over_bound:.2f}",
             figure(row.kv_tokens, "kv_tokens"),
             f"{1e3 * row.prompt_s:.4g}",
             ", ".join(row.names),
@@ -42,7 +42,7 @@ def _sentences(solved: Solved) -> Iterator[str]:
         avoidable = percent(default.slowest_s / best.slowest_s - 1)
         yield (
             f"bound: if layers could be cut anywhere, the slowest stage would take {solved.fluid_s:.4g} s of this "
-            f"load; whole layers cost {percent(best.over_bound(solved.fluid_s))}, the engine's default {avoidable} more"
+            f"load; whole layers cost {percent(best.over_bound)}, the engine's default {avoidable} more"
         )
     knee = sum(default.stage_s) / default.slowest_s
     if solved.in_flight <= knee:
@@ -54,6 +54,6 @@ def _sentences(solved: Solved) -> Iterator[str]:
         yield f"order: {solved.orders_text}"
     for order in solved.orders:
         reserved = f" (reserved GiB {','.join(map('{:g}'.format, order.reserved_gib))})" * any(order.reserved_gib)
-        slowest = f"slowest stage {order.slowest_s:.4g} s with {format_partition(order.partition)}"
-        yield f"- {','.join(order.gpus)}{reserved}: {slowest}"
+        slowest = f"slowest stage {order.slowest_stage_s:.4g} s with {format_partition(order.partition)}"
+        yield f"- {','.join(order.gpu)}{reserved}: {slowest}"
     yield f"times: {solved.cost_source}"

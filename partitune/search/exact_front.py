@@ -7,8 +7,8 @@ batches, so the table takes a second and promises no throughput: it says what mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,7 @@ from partitune.costs.memory import StageMemory
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.models.legal_cuts import illegal_reasons
 from partitune.partition import Partition
-from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN
+from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, Planner
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -27,7 +27,6 @@ from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace
 
 _LEAST, _BETWEEN, _MOST, _SOONEST = "least slowest stage", "between", "most KV", "first token soonest"
-_GIB = 1 << 30
 #: A partition that only answers a prompt sooner is worth a row when it does so by this share.
 _WORTH_A_ROW = 0.01
 #: Orders of unequal stages that are compared; each is a problem of its own, and takes some tens of milliseconds.
@@ -35,12 +34,13 @@ MOST_ORDERS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One partition. Seconds are those of the whole load."""
+class PlannedPartition:
+    """What one partition costs and gives. Seconds are those of the whole load."""
 
     names: tuple[str, ...]  # `default`, `least slowest stage`, ...
     partition: tuple[int, ...]
     stage_s: tuple[float, ...]  # a stage is taken up: computing, receiving, sending
+    over_bound: float  # share by which the slowest stage is above what it would take if layers could be cut anywhere
     prompt_s: float  # to the first token of one mean prompt on an idle server
     kv_tokens: int | None  # what the stage with the fewest holds; None: the engine would not start
     memory: tuple[StageMemory, ...]
@@ -51,11 +51,7 @@ class Row:
         """Seconds of the slowest stage."""
         return max(self.stage_s)
 
-    def over_bound(self, fluid_s: float) -> float:
-        """By what share the slowest stage is above `fluid_s`, which it would take if layers could be cut anywhere."""
-        return self.slowest_s / fluid_s - 1
-
-    def to_json(self, fluid_s: float) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The row in `solve --json`."""
         return {
             "names": list(self.names),
@@ -63,10 +59,10 @@ class Row:
             "slowest_stage": self.stage_s.index(self.slowest_s),
             "slowest_stage_s": self.slowest_s,
             "stages_s": list(self.stage_s),
-            "over_fluid_bound": self.over_bound(fluid_s),
+            "over_fluid_bound": self.over_bound,
             "first_token_s": self.prompt_s,
             "kv_tokens": self.kv_tokens,
-            "memory": [{"stage": one.stage, "fits": one.fits, "verdict": one.verdict} for one in self.memory],
+            "memory": [{"stage": stage.stage, "fits": stage.fits, "verdict": stage.verdict} for stage in self.memory],
             "runs": not self.reasons,
             "reasons": list(self.reasons),
         }
@@ -74,11 +70,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class StageOrder:
-    """One order of unequal stages under its own best partition."""
+    """One order of unequal stages under its own best partition; its fields are those of `solve --json`."""
 
-    gpus: tuple[str, ...]
+    gpu: tuple[str, ...]
     reserved_gib: tuple[float, ...]
-    slowest_s: float
+    slowest_stage_s: float
     partition: tuple[int, ...]
 
 
@@ -89,7 +85,7 @@ class Solved:
     space: str
     settings: Mapping[str, FlagValue]
     regime: str
-    rows: tuple[Row, ...]  # the engine's default first
+    rows: tuple[PlannedPartition, ...]  # the engine's default first
     fluid_s: float  # no slowest stage is shorter, even if layers could be cut
     in_flight: int  # groups of requests that decode apart from one another; of a mix under the load with the most
     cost_source: str
@@ -98,7 +94,7 @@ class Solved:
     orders_text: str  # how many there are
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> PlannedPartition | None:
         """The least slowest stage; None when nothing fits."""
         return next((row for row in self.rows if _LEAST in row.names), None)
 
@@ -108,20 +104,12 @@ class Solved:
             "space": self.space,
             "knobs": dict(self.settings),
             "regime": self.regime,
-            "default": self.rows[0].to_json(self.fluid_s),
-            "front": [row.to_json(self.fluid_s) for row in self.rows if row.names != (DEFAULT_PLAN,)],
+            "default": self.rows[0].to_json(),
+            "front": [row.to_json() for row in self.rows if row.names != (DEFAULT_PLAN,)],
             "fluid_bound_s": self.fluid_s,
             "batches_in_flight": self.in_flight,
             "infeasible": self.infeasible,
-            "orders": [
-                {
-                    "gpu": list(one.gpus),
-                    "reserved_gib": list(one.reserved_gib),
-                    "slowest_stage_s": one.slowest_s,
-                    "partition": list(one.partition),
-                }
-                for one in self.orders
-            ],
+            "orders": [asdict(order) for order in self.orders],
             "cost_source": self.cost_source,
         }
 
@@ -135,33 +123,31 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
     problem = resolve(spec)
     wanted = candidate_of(problem, None, settings)
     planner, problem, flags = Space(problem, spec).planner_on(wanted.layout), problem.on(wanted.layout), wanted.flags
-    named: dict[Partition, list[str]] = {problem.default_partition: [DEFAULT_PLAN]}
+    names: dict[Partition, list[str]] = {problem.default_partition: [DEFAULT_PLAN]}
     infeasible = ""
     try:
-        front = [one.partition for one in planner.front(flags)]
-        named.setdefault(front[0], []).append(_LEAST)
+        front = [solution.partition for solution in planner.front(flags)]
+        names.setdefault(front[0], []).append(_LEAST)
         for partition in front[1:-1]:
-            named.setdefault(partition, []).append(_BETWEEN)
-        named.setdefault(front[-1], []).append(_MOST)
+            names.setdefault(partition, []).append(_BETWEEN)
+        names.setdefault(front[-1], []).append(_MOST)
         soonest = planner.fastest_prompt(flags)
         if planner.prompt_s(soonest, flags) < (1 - _WORTH_A_ROW) * planner.prompt_s(front[0], flags):
-            named.setdefault(soonest, []).append(_SOONEST)
+            names.setdefault(soonest, []).append(_SOONEST)
     except InfeasibleSpace as error:
         infeasible = str(error)
-    rows = []
-    for partition, names in named.items():
-        kv_tokens, memory, reasons = _judged(ResolvedCandidate(problem, Candidate(partition, flags)))
-        stage_s = tuple(planner.stage_seconds(partition, flags).tolist())
-        prompt_s = planner.prompt_s(partition, flags)
-        rows.append(Row(tuple(names), partition, stage_s, prompt_s, kv_tokens, memory, reasons))
+    fluid_s = planner.fluid_bound_s(flags)
     flow = problem.engine.flow(problem.start(flags))
     orders, text = _orders(spec, problem, flags)
     return Solved(
         space=spec.name,
         settings=settings,
         regime=flow.name,
-        rows=tuple(rows),
-        fluid_s=planner.fluid_bound_s(flags),
+        rows=tuple(
+            _planned(planner, fluid_s, ResolvedCandidate(problem, Candidate(partition, flags)), names[partition])
+            for partition in names
+        ),
+        fluid_s=fluid_s,
         in_flight=max(part.rank_load.cohorts(flow) for part in problem.parts),
         cost_source=problem.costs.source,
         infeasible=infeasible,
@@ -170,51 +156,59 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
     )
 
 
-def _judged(resolved: ResolvedCandidate) -> tuple[int | None, tuple[StageMemory, ...], tuple[str, ...]]:
-    """KV tokens, memory of every stage, and why it cannot run."""
-    memory = resolved.memory
+def _planned(planner: Planner, fluid_s: float, resolved: ResolvedCandidate, names: Sequence[str]) -> PlannedPartition:
+    candidate, flags = resolved.candidate, resolved.candidate.flags
     reasons = [*illegal_reasons(resolved.problem.architecture, resolved.partition)]
-    reasons += [one.verdict for one in memory if not one.fits]
-    reasons += [one.message for one in resolved.violations]
-    if reasons:
-        return None, memory, tuple(reasons)
-    try:
-        return resolved.kv_plan.tokens, memory, ()
-    except (InfeasibleSpace, OutOfMemory) as error:
-        return None, memory, (str(error),)
+    reasons += [stage.verdict for stage in resolved.memory if not stage.fits]
+    reasons += [violation.message for violation in resolved.violations]
+    kv_tokens = None
+    if not reasons:
+        try:
+            kv_tokens = resolved.kv_plan.tokens
+        except (InfeasibleSpace, OutOfMemory) as error:
+            reasons.append(str(error))
+    stage_s = tuple(planner.stage_seconds(candidate.partition, flags).tolist())
+    return PlannedPartition(
+        names=tuple(names),
+        partition=candidate.partition,
+        stage_s=stage_s,
+        over_bound=max(stage_s) / fluid_s - 1,
+        prompt_s=planner.prompt_s(candidate.partition, flags),
+        kv_tokens=kv_tokens,
+        memory=resolved.memory,
+        reasons=tuple(reasons),
+    )
 
 
 def _orders(spec: SearchSpace, problem: Problem, flags: Mapping[str, FlagValue]) -> tuple[tuple[StageOrder, ...], str]:
     """Where stages are unequal: the present order, and the best of those that a launcher can make."""
     placement = problem.placement
-    reserved_gib = [reserved / _GIB for reserved in placement.reserved_bytes]
-    kinds = list(zip((gpu.name for gpu in placement.gpus), reserved_gib, strict=True))
-    every = count_orders(kinds)
+    reserved_gib = (reserved / (1 << 30) for reserved in placement.reserved_bytes)
+    present = tuple(zip((gpu.name for gpu in placement.gpus), reserved_gib, strict=True))
+    every = count_orders(present)
     if every == 1 or placement.layout.dp > 1:
         return (), ""
-    tried = list(islice(launchable_orders(kinds, placement.nodes), MOST_ORDERS + 1))
-    solved = list(_solved_orders(spec, flags, tried[:MOST_ORDERS]))
+    tried = list(islice(launchable_orders(present, placement.nodes), MOST_ORDERS + 1))
     how = "by node rank, and on one machine by CUDA_VISIBLE_DEVICES, as stages stand in node order"
     text = f"{len(tried)} of {every} orders of these GPUs can be launched: {how}"
     if len(tried) > MOST_ORDERS:
         text = f"of {every} orders of these GPUs the first {MOST_ORDERS} that can be launched were compared: {how}"
-    present = [one for one in solved if (one.gpus, one.reserved_gib) == tuple(map(tuple, zip(*kinds, strict=True)))]
-    best = sorted(solved, key=lambda one: one.slowest_s)[:1]
-    return (*present, *(one for one in best if one not in present)), text
+    solved = {order: best for order in tried[:MOST_ORDERS] if (best := _best_in(order, spec, flags)) is not None}
+    shown = [present, *sorted(solved, key=lambda order: solved[order].slowest_stage_s)[:1]]
+    return tuple(solved[order] for order in dict.fromkeys(shown) if order in solved), text
 
 
-def _solved_orders(
-    spec: SearchSpace, flags: Mapping[str, FlagValue], orders: list[tuple[tuple[str, float], ...]]
-) -> Iterator[StageOrder]:
-    """Those orders under which something fits."""
-    for order in orders:
-        gpus, reserved = (tuple(column) for column in zip(*order, strict=True))
-        plain = spec.resolved()
-        plain["cluster"] = {**plain["cluster"], "gpu": list(gpus), "reserved_gib": list(reserved)}
-        ordered = SearchSpace.from_mapping(plain, source=f"{spec.name} in another order")
-        planner = Space(resolve(ordered), ordered).planner
-        try:
-            partition = planner.partition(EXACT_PLAN, flags)
-        except InfeasibleSpace:
-            continue
-        yield StageOrder(gpus, reserved, float(planner.stage_seconds(partition, flags).max()), partition)
+def _best_in(
+    order: tuple[tuple[str, float], ...], spec: SearchSpace, flags: Mapping[str, FlagValue]
+) -> StageOrder | None:
+    """The stages in this order, with the partition that is exact for it; None where nothing fits."""
+    gpu, reserved_gib = (tuple(column) for column in zip(*order, strict=True))
+    plain = spec.resolved()
+    plain["cluster"] = {**plain["cluster"], "gpu": list(gpu), "reserved_gib": list(reserved_gib)}
+    ordered = SearchSpace.from_mapping(plain, source=f"{spec.name} in another order")
+    planner = Space(resolve(ordered), ordered).planner
+    try:
+        partition = planner.partition(EXACT_PLAN, flags)
+    except InfeasibleSpace:
+        return None
+    return StageOrder(gpu, reserved_gib, float(planner.stage_seconds(partition, flags).max()), partition)

@@ -84,10 +84,10 @@ def test_an_order_of_unequal_gpus_is_the_best_of_all_that_can_be_launched() -> N
             planner = Space(resolve(spec), spec).planner
             slowest[tuple(spec.cluster.gpu)] = planner.front({})[0].bottleneck_s
     present, best = solved.orders
-    assert present.gpus == tuple(gpus)
-    assert present.slowest_s == pytest.approx(slowest[tuple(gpus)])
-    assert best.slowest_s == pytest.approx(min(slowest.values()))
-    assert best.slowest_s < present.slowest_s
+    assert present.gpu == tuple(gpus)
+    assert present.slowest_stage_s == pytest.approx(slowest[tuple(gpus)])
+    assert best.slowest_stage_s == pytest.approx(min(slowest.values()))
+    assert best.slowest_stage_s < present.slowest_stage_s
     assert solved.orders_text.startswith("8 of 12 orders of these GPUs can be launched")
 
 
