@@ -8,9 +8,10 @@ Layouts are compared at the flags of the file, each with the partition that keep
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from partitune.analysis.figures import percent
 from partitune.candidate import Candidate, FlagValue, Result
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
@@ -29,8 +30,8 @@ _INDIFFERENT = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One simulated layout."""
+class SimulatedLayout:
+    """One layout with its best partition, and what the simulator says of it."""
 
     layout: Layout
     idle_gpus: int
@@ -41,11 +42,15 @@ class Row:
         """The metrics that layouts are compared by; None where it did not run, or has no such figure."""
         return {name: self.result.metric(name) for name in _COMPARED}
 
-    def metric(self, name: str) -> float:
-        """A metric of a row that ran."""
-        value = self.result.metric(name)
-        assert value is not None  # noqa: S101 - asked of rows that ran only
-        return value
+    @property
+    def tok_s(self) -> float:
+        """Output tokens a second; 0 where it did not run."""
+        return self.result.metric("output_throughput_tok_s") or 0.0
+
+    @property
+    def token_ms(self) -> float | None:
+        """Milliseconds from one output token to the next; None where no request has two."""
+        return self.result.metric("tpot_p50_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +58,11 @@ class Compared:
     """All layouts of a search space."""
 
     space: str
-    rows: tuple[Row, ...]  # fastest first, those that failed last
+    rows: tuple[SimulatedLayout, ...]  # fastest first, those that failed last
+    running: tuple[SimulatedLayout, ...]  # of the rows, those that ran
     left_out: tuple[Considered, ...]  # cannot be used, and why
     not_simulated: tuple[Considered, ...]  # usable, and thought slower than every row
     advice: tuple[str, ...]
-
-    @property
-    def running(self) -> tuple[Row, ...]:
-        """The rows that ran."""
-        return tuple(row for row in self.rows if row.result.measurement is not None)
 
     def to_json(self) -> dict[str, Any]:
         """The object of `layouts --json`. Keys may be added, never changed."""
@@ -97,33 +98,32 @@ def compare_layouts(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Com
     best_flat = next((layout for layout in usable if layout.layout.pp == 1), None)
     simulated = [layout for index, layout in enumerate(usable) if index < MOST_SIMULATED or layout is best_flat]
     driver = SimulatorDriver(problem)
-    rows = [Row(layout.layout, layout.idle_gpus, run(driver, layout.candidate(start))) for layout in simulated]
-    rows.sort(key=lambda row: -(row.result.metric("output_throughput_tok_s") or 0.0))
-    compared = Compared(
+    rows = [SimulatedLayout(one.layout, one.idle_gpus, run(driver, one.candidate(start))) for one in simulated]
+    rows.sort(key=lambda row: -row.tok_s)
+    running = tuple(row for row in rows if row.result.measurement is not None)
+    return Compared(
         space=spec.name,
         rows=tuple(rows),
+        running=running,
         left_out=tuple(layout for layout in every if layout.reasons),
         not_simulated=tuple(layout for layout in usable if layout not in simulated),
-        advice=(),
+        advice=tuple(_advice(problem, running)),
     )
-    return replace(compared, advice=tuple(_advice(problem, compared.running)))
 
 
-def _advice(problem: Problem, running: Sequence[Row]) -> Iterator[str]:
-    piped = [row for row in running if row.layout.pp > 1]
-    flat = [row for row in running if row.layout.pp == 1]
+def _advice(problem: Problem, running: Sequence[SimulatedLayout]) -> Iterator[str]:
     if not running:
         yield "no layout can be used: more or larger GPUs, or a smaller model, are needed"
         return
-    if not flat:
-        yield "no layout without a pipeline can be used here: see the reasons below"
-    elif not piped:
-        yield "no layout with a pipeline can be used here: see the reasons below"
+    piped = next((row for row in running if row.layout.pp > 1), None)
+    flat = next((row for row in running if row.layout.pp == 1), None)
+    if flat is None or piped is None:
+        yield f"no layout {'with' if piped is None else 'without'} a pipeline can be used here: see the reasons below"
     else:
-        yield from _versus(piped[0], flat[0])
-        quickest = min(running, key=lambda row: row.result.metric("tpot_p50_ms") or row.metric("ttft_p50_ms"))
-        if quickest not in (piped[0], flat[0]):
-            yield f"least time per token: {quickest.layout.name}, {quickest.metric('tpot_p50_ms'):.3g} ms"
+        yield _versus(piped, flat)
+        quickest = min(running, key=lambda row: row.token_ms or row.result.metric("ttft_p50_ms") or 0.0)
+        if quickest not in (piped, flat) and quickest.token_ms is not None:
+            yield f"least time per token: {quickest.layout.name}, {quickest.token_ms:.3g} ms"
     best = running[0]
     loads = [load.of_rank(best.layout.dp) for load in problem.mix.loads]
     outstanding = min((load.concurrency for load in loads if load.concurrency is not None), default=best.layout.pp)
@@ -133,29 +133,19 @@ def _advice(problem: Problem, running: Sequence[Row]) -> Iterator[str]:
         yield f"{best.layout.name} leaves {best.idle_gpus} of {best.layout.gpus + best.idle_gpus} GPUs idle"
 
 
-def _versus(piped: Row, flat: Row) -> Iterator[str]:
+def _versus(piped: SimulatedLayout, flat: SimulatedLayout) -> str:
     """The best layout with a pipeline against the best without."""
-    gain = piped.metric("output_throughput_tok_s") / flat.metric("output_throughput_tok_s") - 1
-    slower = _times(piped, flat)
+    gain = piped.tok_s / flat.tok_s - 1
+    times = ""
+    if piped.token_ms is not None and flat.token_ms is not None:
+        times = f" (time per token {piped.token_ms:.3g} ms with the pipeline, {flat.token_ms:.3g} ms without)"
+    with_one, without = piped.layout.name, flat.layout.name
     if gain > _INDIFFERENT:
-        yield (
-            f"a pipeline pays for throughput: {piped.layout.name} gives {100 * gain:.0f} % more tokens/s than "
-            f"{flat.layout.name}{slower}"
-        )
-    elif gain < -_INDIFFERENT:
-        yield (
-            f"a pipeline is the wrong tool for this load: without one, {flat.layout.name} gives "
-            f"{100 * (1 / (1 + gain) - 1):.0f} % more tokens/s than {piped.layout.name}{slower}"
-        )
-    else:
-        yield (
-            f"a pipeline makes no difference to throughput: {piped.layout.name} and {flat.layout.name} are within "
-            f"{100 * _INDIFFERENT:.0f} %{slower}; take the one without"
-        )
-
-
-def _times(piped: Row, flat: Row) -> str:
-    one, other = piped.result.metric("tpot_p50_ms"), flat.result.metric("tpot_p50_ms")
-    if one is None or other is None:
-        return ""
-    return f" (time per token {one:.3g} ms with the pipeline, {other:.3g} ms without)"
+        more = percent(gain, ".0f")
+        return f"a pipeline pays for throughput: {with_one} gives {more} more tokens/s than {without}{times}"
+    if gain < -_INDIFFERENT:
+        more = percent(1 / (1 + gain) - 1, ".0f")
+        verdict = f"without one, {without} gives {more} more tokens/s than {with_one}{times}"
+        return f"a pipeline is the wrong tool for this load: {verdict}"
+    within = f"{with_one} and {without} are within {percent(_INDIFFERENT, '.0f')}{times}; take the one without"
+    return f"a pipeline makes no difference to throughput: {within}"

@@ -258,7 +258,7 @@ def test_it_is_said_when_a_pipeline_is_the_wrong_tool() -> None:
     assert any(note.startswith("1 requests at once are fewer than 8 stages") for note in notes)
     assert any(note.startswith("the model fits one GPU: data ranks in place of stages") for note in notes)
     found = compare_layouts(space("llama-3.1-8b", cluster("H100", 8), {"pp": 8}, **lone), {})
-    speed = {row.layout.name: row.metric("output_throughput_tok_s") for row in found.running}
+    speed = {row.layout.name: row.tok_s for row in found.running}
     assert speed["tp1-pp8"] <= speed["tp8-pp1"]
     assert any("a pipeline is the wrong tool for this load" in line for line in found.advice)
 
