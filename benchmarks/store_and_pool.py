@@ -110,11 +110,12 @@ def through_ray(database: Path) -> None:
             SPACE, spec.resolved(), engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=0
         )
         recorder = Recorder(store)
-        search(Points(Space(resolve(spec), spec)), pool, Recorder(_Nowhere()), Budget(500), Progress(), Unwatched())  # type: ignore[arg-type]
-        bare_s = timed(lambda: search(points, pool, Recorder(_Nowhere()), Budget(2000), Progress(), Unwatched()))  # type: ignore[arg-type]
+        forget = Recorder(_Nowhere()).record  # type: ignore[arg-type]
+        search(Points(Space(resolve(spec), spec)), pool, forget, Budget(500), Progress(), Unwatched())
+        bare_s = timed(lambda: search(points, pool, forget, Budget(2000), Progress(), Unwatched()))
         print(f"through Ray ({pool.free_slots} workers):        {2000 / bare_s:6.0f} trials/s")
         points = Points(Space(resolve(spec), spec))
-        stored_s = timed(lambda: search(points, pool, recorder, Budget(TRIALS), Progress(), Unwatched()))
+        stored_s = timed(lambda: search(points, pool, recorder.record, Budget(TRIALS), Progress(), Unwatched()))
         print(f"through Ray into the database:  {TRIALS / stored_s:6.0f} trials/s")
     print(f"memory after {TRIALS // 10} and {TRIALS} trials: {' and '.join(map(str, recorder.memory_mib))} MiB")
 

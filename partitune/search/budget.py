@@ -15,7 +15,7 @@ from partitune.candidate import Outcome, Result
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When to stop."""
+    """When nothing more is started; what runs then is waited for."""
 
     trials: int | None  # with those already stored; None: any number
     hours: float | None = None  # of this run

@@ -36,13 +36,13 @@ class Unwatched(Watcher):
     """Shows nothing; a watcher that shows little overrides what it shows."""
 
     def submitted(self, progress: Progress, submission: Submission) -> None:
-        """Show nothing."""
+        """Say nothing of a run that begins."""
 
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
-        """Show nothing."""
+        """Say nothing of a run that ended."""
 
     def tick(self, progress: Progress) -> None:
-        """Show nothing."""
+        """Say nothing of how far the search is."""
 
     def said(self, text: str) -> None:
-        """Show nothing."""
+        """Say nothing to anybody, whatever it is."""

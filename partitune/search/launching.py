@@ -34,7 +34,7 @@ _USUAL_PORT, _RENDEZVOUS_PORT = 8000, 29501
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What would be started."""
+    """What a launch would start, command by command."""
 
     commands: LaunchCommands
     loads: tuple[ProcessCommand, ...]  # one a load; none where the command runs them
@@ -60,14 +60,14 @@ class _Once:
     results: list[Result] = field(default_factory=list)
 
     def ask(self) -> Submission:
-        """The one; the budget says that there is no second."""
+        """The one candidate; the budget ends the search after it."""
         return Submission(self.candidate)
 
     def tell(self, submission: Submission, result: Result) -> None:
-        """Nothing follows from it."""
+        """Nothing follows from it: there is no second one."""
 
     def record(self, submission: Submission, result: Result) -> int:  # noqa: ARG002 - there is one
-        """Keep the result."""
+        """Keep the result; the number of a launch is always 0."""
         self.results.append(result)
         return 0
 
@@ -83,7 +83,7 @@ def launch(driver: Driver, runner: Runner, candidate: Candidate, ray_address: st
     with choose_pool(driver, runner, "ray", ray_address) as pool:
         for line in pool.prepare():
             watcher.said(line)
-        search(once, pool, once, Budget(1), Progress(), watcher)
+        search(once, pool, once.record, Budget(1), Progress(), watcher)
         return once.results[0]
 
 

@@ -8,7 +8,7 @@ the proposer hears of it: what was learnt is always on disk.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from partitune.candidate import Outcome, Result, Submission
 from partitune.execution.pools.pool import Pool
@@ -18,25 +18,17 @@ from partitune.search.proposers.proposer import Proposer
 
 #: How long one wait for a result lasts before the loop looks at its budget again.
 TICK_S = 1.0
+#: Commits one run, durably, and returns the number of its trial.
+Record = Callable[[Submission, Result], int]
 
 
-class Recorder(Protocol):
-    """Where what ended goes, durably."""
-
-    def record(self, submission: Submission, result: Result) -> int:
-        """Commit one run and return the number of its trial."""
-        ...
-
-
-def search(
-    proposer: Proposer, pool: Pool, recorder: Recorder, budget: Budget, progress: Progress, watcher: Watcher
-) -> str:
+def search(proposer: Proposer, pool: Pool, record: Record, budget: Budget, progress: Progress, watcher: Watcher) -> str:
     """Run until the budget is spent or nothing is left to ask for.
 
     Args:
         proposer: says what to run, and has been told what ran before.
         pool: where it runs, entered.
-        recorder: commits each run before anything follows from it.
+        record: commits each run before anything follows from it.
         budget: when to start nothing more; what runs then is waited for.
         progress: where it stands; goes on as runs end.
         watcher: hears of every step.
@@ -76,7 +68,7 @@ def search(
             pool.submit(in_flight[key])
             continue
         submission = in_flight.pop(key)
-        number = recorder.record(submission, result)
+        number = record(submission, result)
         proposer.tell(submission, result)
         progress.count(result, len(in_flight))
         watcher.finished(progress, number, submission, result)

@@ -51,7 +51,7 @@ class Screen:
         self.wanted = max(count, len(self.screened) + len(new))
         progress = Progress(finished=len(self.screened))
         with LocalPool(simulator) as pool:
-            search(sampler, pool, self, Budget(self.wanted), progress, Unwatched())
+            search(sampler, pool, self.record, Budget(self.wanted), progress, Unwatched())
 
     def record(self, submission: Submission, result: Result) -> int:
         """Store what the simulator says of one more; what is stored already stays."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from operator import itemgetter
 
 from partitune.candidate import LAYOUT, Candidate, FlagValue, Submission
 from partitune.engines.rules import FLAG_RULES, SIZE_RULES
@@ -41,10 +42,13 @@ class Space:
         self._free = spec.knobs.partition.search == "free"
         self._fewest, self._most = spec.knobs.partition.min_layers, spec.knobs.partition.max_layers
         self._bounds = _bounds(problem, spec)
-        seeds = tuple(_seed(problem, spec, index) for index in range(len(spec.seeds)))
-        self._seeds = tuple((seed, {**one.knobs, **one.env}) for seed, one in zip(seeds, spec.seeds, strict=True))
-        self.planner = Planner(problem, self._bounds, seeds)
-        _check_sizes(problem, spec)
+        self._seeds = [
+            (_seed(problem, spec, index), {**seed.knobs, **seed.env}) for index, seed in enumerate(spec.seeds)
+        ]
+        self.planner = Planner(problem, self._bounds, [partition for partition, _ in self._seeds])
+        if broken := [rule for rule in problem.engine.check(problem.start({})) if rule.rule in SIZE_RULES]:
+            # What no candidate could ever get round.
+            raise spec.error("parallel", text="; ".join(f"{rule.message} [{rule.source}]" for rule in broken))
         _check_flags(problem, spec)
         self._layouts = _layouts(problem, spec, self.starting_flags)
         self._planners = {problem.layout.name: self.planner}
@@ -53,10 +57,8 @@ class Space:
     def parameters(self) -> Mapping[str, Domain]:
         """Name and domain of everything the sampler proposes."""
         if self._free:
-            weights = {
-                f"layers_{stage}": WholeRange(low=low, high=high) for stage, (low, high) in enumerate(self._bounds)
-            }
-            return {**self._domains, **weights}
+            ranges = (WholeRange(low=low, high=high) for low, high in self._bounds)
+            return {**self._domains, **{f"layers_{stage}": weight for stage, weight in enumerate(ranges)}}
         layout = {LAYOUT: self._layouts} if len(self._layouts) > 1 else {}
         return {**self._domains, **layout, PLAN: self.planner.names}
 
@@ -82,8 +84,9 @@ class Space:
             if index == 0:
                 for number, (seed, flags) in enumerate(self._seeds, start=1):
                     yield self._proposal(seed, {**start, **flags}, "seed", f"seed-{number}")
-        if not self._free:
-            yield from self._predicted_proposal(start)
+        predicted = () if self._free else self._predicted(start)
+        if fastest := max(predicted, key=itemgetter(0), default=None):
+            yield fastest[1]
 
     def _proposal(
         self, partition: Partition, flags: Mapping[str, FlagValue], origin: str, plan: str, layout: str | None = None
@@ -92,17 +95,14 @@ class Space:
         named = (layout or self.problem.layout.name) if len(self._layouts) > 1 else None
         return Submission(Candidate(partition, flags, named), origin, plan)
 
-    def _predicted_proposal(self, start: Mapping[str, FlagValue]) -> Iterator[Submission]:
-        """Flags and plan that closed form finds fastest on the first layout, if anything fits there."""
-        found = []
+    def _predicted(self, start: Mapping[str, FlagValue]) -> Iterator[tuple[float, Submission]]:
+        """Output tokens a second, in closed form, of what fits the first layout under flags that are fast there."""
         for flags in fastest_first(self.problem, self._domains, start)[:_PLANNED]:
             with suppress(InfeasibleSpace):
                 for plan in FRONT_PLANS:
                     partition = self.planner.partition(plan, flags)
                     proposal = self._proposal(partition, flags, "predicted", plan)
-                    found.append((predicted_output_tok_s(self.problem, partition, flags), proposal))
-        if found:
-            yield max(found, key=lambda one: one[0])[1]
+                    yield predicted_output_tok_s(self.problem, partition, flags), proposal
 
     def planner_on(self, layout: str | None) -> Planner:
         """The planner of one layout, by name; None: of the space's own. Raises SpecError."""
@@ -144,7 +144,7 @@ class Space:
             inside = all(low <= n <= high for n, (low, high) in zip(candidate.partition, self._bounds, strict=True))
             layers = {f"layers_{stage}": layers for stage, layers in enumerate(candidate.partition)}
             return {**flags, **layers} if inside else None
-        if LAYOUT in self.parameters and candidate.layout not in self._layouts:
+        if len(self._layouts) > 1 and candidate.layout not in self._layouts:
             return None
         layout = {} if candidate.layout is None else {LAYOUT: candidate.layout}
         return {**flags, **layout, PLAN: plan} if plan in self.planner.names else None
@@ -194,26 +194,16 @@ def _seed(problem: Problem, spec: SearchSpace, index: int) -> Partition:
     raise spec.error("seeds", index, text=text)
 
 
-def _check_sizes(problem: Problem, spec: SearchSpace) -> None:
-    """What no candidate could ever get round."""
-    broken = [one for one in problem.engine.check(problem.start({})) if one.rule in SIZE_RULES]
-    if broken:
-        raise spec.error("parallel", text="; ".join(f"{one.message} [{one.source}]" for one in broken))
-
-
 def _check_flags(problem: Problem, spec: SearchSpace) -> None:
     """Every flag of the file and every value it may take, asked of the engine once, before anything runs."""
-    for name, value in spec.engine.flags.items():
-        _refuse_flag(problem, spec, {name: value}, ("engine", "flags", name))
+    asked: list[tuple[tuple[str, ...], FlagValue]] = [
+        (("engine", "flags", name), value) for name, value in spec.engine.flags.items()
+    ]
     for name, domain in spec.knobs.flags.items():
         values = domain if isinstance(domain, tuple) else (domain.low, domain.high)
-        for value in values:
-            _refuse_flag(problem, spec, {name: value}, ("knobs", name))
-
-
-def _refuse_flag(problem: Problem, spec: SearchSpace, flags: Mapping[str, FlagValue], path: tuple[str, ...]) -> None:
-    broken = problem.engine.check(problem.start(flags))
-    name = path[-1]
-    for one in broken:
-        if one.rule in FLAG_RULES and one.message.startswith(f"{name}:"):
-            raise spec.error(*path, text=f"{one.message.removeprefix(f'{name}: ')} [{one.source}]")
+        asked += [(("knobs", name), value) for value in values]
+    for path, value in asked:
+        name = path[-1]
+        for broken in problem.engine.check(problem.start({name: value})):
+            if broken.rule in FLAG_RULES and broken.message.startswith(f"{name}:"):
+                raise spec.error(*path, text=f"{broken.message.removeprefix(f'{name}: ')} [{broken.source}]")

@@ -12,12 +12,13 @@ as they go.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from partitune.analysis.figures import figure
-from partitune.analysis.final import Rules, most_runs
+from partitune.analysis.final import Rules, Run, most_runs
 from partitune.analysis.summary import final_of
 from partitune.candidate import Objective, Result, Submission
 from partitune.errors import SpecError, StoreError
@@ -71,7 +72,7 @@ class StudyOrder:
 
 def objectives_of(spec: SearchSpace) -> tuple[Objective, ...]:
     """Metric and direction of every objective, the first one naming the winner."""
-    return tuple(Objective(one.metric, one.better) for one in spec.objectives)
+    return tuple(Objective(objective.metric, objective.better) for objective in spec.objectives)
 
 
 def rules_of(spec: SearchSpace) -> Rules:
@@ -93,12 +94,8 @@ def stored_search(database: str, study: str) -> tuple[SearchSpace, str]:
         return SearchSpace.from_mapping(record.spec, source=f"{store.label}: study {study}"), record.runner
 
 
-def start(order: StudyOrder) -> tuple[Space, Pool]:
-    """Look up and check everything of `order` that can be wrong, before anything is written.
-
-    Raises:
-        SpecError: names the file and line; StoreError: the study's name; ClusterError: nothing listens at the address.
-    """
+def _start(order: StudyOrder) -> tuple[Space, Pool]:
+    """Look up and check everything of `order` that can be wrong, before anything is written."""
     problem = resolve(order.spec)
     driver = choose_driver(problem, order.spec, order.runner)
     space = Space(problem, order.spec)
@@ -115,37 +112,34 @@ def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]
     """Run or resume a study. The context is entered when the result stands, and workers are shut down after it.
 
     Raises:
-        SpecError: the search space; StoreError: the database; ClusterError: Ray at a given address.
+        SpecError: the search space, with file and line; StoreError: the database, or the study's name; ClusterError:
+            Ray at a given address.
     """
-    space, pool = start(order)
-    with Store.open(order.database) as store:
+    space, pool = _start(order)
+    with Store.open(order.database) as store, ExitStack() as unless_finished:
         study = _Study(order, store, watcher)
         study.enter()
         budget = study.budget(space.problem)
-        state = StudyState.INTERRUPTED
-        try:
-            with pool:
-                for line in pool.prepare():
-                    watcher.said(line)
-                progress = study.search(space, pool, budget)
-                if order.launches:  # the simulator says the same again
-                    study.play_final(pool, budget, progress)
-                state = StudyState.FINISHED
-                store.finish(order.study, state)
-                yield store, progress
-        finally:
-            if state is StudyState.INTERRUPTED:
-                store.finish(order.study, state)
+        unless_finished.callback(store.finish, order.study, StudyState.INTERRUPTED)
+        with pool:
+            for line in pool.prepare():
+                watcher.said(line)
+            progress = study.search(space, pool, budget)
+            if order.launches:  # the simulator says the same again
+                study.play_final(pool, budget, progress)
+            unless_finished.pop_all()
+            store.finish(order.study, StudyState.FINISHED)
+            yield store, progress
 
 
 class _Study:
-    """A study that goes on; the recorder of its trials."""
+    """A study that goes on, and how its trials and the runs of its final are recorded."""
 
     def __init__(self, order: StudyOrder, store: Store, watcher: Watcher) -> None:
         self.order, self.store, self.watcher, self.name = order, store, watcher, order.study
         self.objectives = objectives_of(order.spec)
         self.log = TrialLog(order.database, order.study)
-        self._next_number = 0
+        self._gpus = order.spec.trial_gpus if order.launches else 0
 
     def enter(self) -> None:
         """Create the study, or go on with it and say under which changes."""
@@ -191,29 +185,23 @@ class _Study:
             self.watcher.said(note)
         return Budget(given.trials, given.hours, given.gpu_hours, left)
 
-    @property
-    def _gpus(self) -> int:
-        return self.order.spec.trial_gpus if self.order.launches else 0
-
     def search(self, space: Space, pool: Pool, budget: Budget) -> Progress:
         """Go on with the trials, until the budget is spent or nothing is left to try."""
         proposer = self._proposer(space)
         trials = self.store.trials(self.name, stages=False)
         for trial in trials:
             proposer.tell(trial.submission, trial.result)
-        ended = [trial.result for trial in trials] + [made.result for made in self.store.repeats(self.name)]
-        busy_s = sum(result.duration_s for result in ended)
+        busy_s = sum(trial.result.duration_s for trial in trials)
+        busy_s += sum(repeat.result.duration_s for repeat in self.store.repeats(self.name))
         progress = Progress(finished=len(trials), gpus=self._gpus, gpu_hours=self._gpus * busy_s / 3600)
-        self._next_number = self.store.next_number(self.name)
-        progress.stopped = search(proposer, pool, self, budget, progress, self.watcher)
+        self._numbers = itertools.count(self.store.next_number(self.name))
+        progress.stopped = search(proposer, pool, self._record, budget, progress, self.watcher)
         return progress
 
-    def record(self, submission: Submission, result: Result) -> int:
-        """Commit one trial and return its number."""
-        number = self._next_number
+    def _record(self, submission: Submission, result: Result) -> int:
+        number = next(self._numbers)
         self.store.record(self.name, number, result, submission.label)
         self.log.write(number, submission.label, result)
-        self._next_number += 1
         return number
 
     def _proposer(self, space: Space) -> Proposer:
@@ -230,7 +218,7 @@ class _Study:
         screen.run(space, sampler(), simulator, spec.budget.screen)
         self.watcher.said(f"{len(screen.screened)} candidates simulated before any is launched")
         screened = ScreenedProposer(sampler(), screen.screened, self.objectives[0], simulator, screen.keep)
-        return FirstsProposer((one for one, _ in screen.screened if one.origin in OPENING), screened)
+        return FirstsProposer((first for first, _ in screen.screened if first.origin in OPENING), screened)
 
     def play_final(self, pool: Pool, budget: Budget, progress: Progress) -> None:
         """Run the best trials and the default again, as far as hours and GPU-hours go."""
@@ -240,33 +228,29 @@ class _Study:
             return
         candidates = {trial.number: trial.result.candidate for trial in trials}
         proposer = FinalProposer(final, candidates, progress)
-        for made in self.store.repeats(self.name):
-            proposer.tell(Submission(made.result.candidate, repeat=made.run.load), made.result)
+        for repeat in self.store.repeats(self.name):
+            proposer.tell(Submission(repeat.result.candidate, repeat=repeat.run.load), repeat.result)
         if proposer.due:
             names = ", ".join(f"trial {number}" for number in final.finalists)
             last = "it" if len(final.finalists) == 1 else "the last of them"
             beside = "" if final.default is None else f", {last} in turns with the default"
             self.watcher.said(f"final: {names} again on fresh servers{beside}")
-        whole = Budget(None, budget.hours, budget.gpu_hours)
-        ended = search(proposer, pool, _Runs(self, proposer), whole, progress, self.watcher)
+        ended = search(
+            proposer,
+            pool,
+            lambda submission, result: self._record_run(proposer.run_of(submission), result),
+            Budget(None, budget.hours, budget.gpu_hours),
+            progress,
+            self.watcher,
+        )
         if proposer.due:
             progress.stopped = f"{ended}; the final is not finished"
 
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """The recorder of a final."""
-
-    study: _Study
-    proposer: FinalProposer
-
-    def record(self, submission: Submission, result: Result) -> int:
-        """Commit one run and return the number of its trial."""
-        study, run = self.study, self.proposer.run_of(submission)
-        study.store.record_repeat(study.name, run, result)
-        study.log.write(run.trial, f"{run.phase}:{run.repeat}", result)
-        metric = study.objectives[0].metric
+    def _record_run(self, run: Run, result: Result) -> int:
+        self.store.record_repeat(self.name, run, result)
+        self.log.write(run.trial, f"{run.phase}:{run.repeat}", result)
+        metric = self.objectives[0].metric
         value = result.metric(metric)
         text = result.reason if value is None else f"{metric} {figure(value, metric)}"
-        study.watcher.said(f"final, {run.text}: {result.outcome}: {text}")
+        self.watcher.said(f"final, {run.text}: {result.outcome}: {text}")
         return run.trial

@@ -69,7 +69,8 @@ def run(
     recorder = ListRecorder(log)
     with pool or LocalPool(ScriptedDriver()) as chosen:
         progress = Progress(finished=already)
-        progress.stopped = search(ListProposer(candidates(count), log), chosen, recorder, budget, progress, Unwatched())
+        proposer = ListProposer(candidates(count), log)
+        progress.stopped = search(proposer, chosen, recorder.record, budget, progress, Unwatched())
     return progress, recorder, log
 
 
@@ -114,7 +115,7 @@ def test_a_budget_of_gpu_hours_counts_what_was_stored_and_what_runs() -> None:
         recorder = ListRecorder(log)
         eight_s = Budget(100, gpu_hours=8 / 3600)
         progress = Progress(gpus=4, gpu_hours=4.5 / 3600)
-        stopped = search(ListProposer(acts, log), pool, recorder, eight_s, progress, Unwatched())
+        stopped = search(ListProposer(acts, log), pool, recorder.record, eight_s, progress, Unwatched())
     assert len(recorder.results) == 2  # 4.5 + 2 + 2 GPU-seconds
     assert stopped == "the budget of 0.00222222 GPU-hours is spent"
     assert progress.gpu_hours >= 8 / 3600
@@ -150,5 +151,5 @@ def test_outcomes_are_counted() -> None:
     with LocalPool(ScriptedDriver()) as pool:
         proposer = ListProposer([Candidate((1,), {"act": act}) for act in acts], log)
         progress = Progress()
-        search(proposer, pool, ListRecorder(log), Budget(5), progress, Unwatched())
+        search(proposer, pool, ListRecorder(log).record, Budget(5), progress, Unwatched())
     assert progress.outcomes == {Outcome.OK: 1, Outcome.INFEASIBLE: 2, Outcome.FAILED: 1, Outcome.INVALID: 1}

@@ -93,7 +93,7 @@ def play(
         proposer.tell(Submission(result.candidate, repeat=run.load), result)
     recorder = Recorder(proposer, stop_after)
     try:
-        shown.stopped = search(proposer, pool, recorder, budget, shown, Unwatched())
+        shown.stopped = search(proposer, pool, recorder.record, budget, shown, Unwatched())
     except KeyboardInterrupt:
         assert stop_after is not None
     return not proposer.due, recorder
