@@ -13,7 +13,8 @@ from functools import cache
 from partitune.costs.cost_model import Batch, CostModel, decode, prefill
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.registry import ENGINES
-from partitune.fidelity.points import Point, shipped_rows
+from partitune.fidelity.points import Point
+from partitune.fidelity.set_ups import shipped_rows
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
 from partitune.hardware.placement import place

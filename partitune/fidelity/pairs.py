@@ -9,22 +9,16 @@ other vendors.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from partitune.candidate import Candidate
 from partitune.errors import PartituneError
-from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.models.published import find_model
-from partitune.planning.resolve import resolve
+from partitune.fidelity.set_ups import model_with, published_problem, shipped, simulated
 from partitune.spec.objectives import METRICS
-from partitune.spec.search_space import SearchSpace
 
 Winner = Literal["a", "b", "same"]
 _SAME = 0.02
@@ -52,9 +46,9 @@ class Pair:
     source: str
     metric: str
     better: Winner
-    expected: float | None  # B over A, as published
-    found: float | None  # B over A, as simulated; None: one side cannot run
-    assumed: str  # what the source does not state; "" when it states everything
+    expected: float | None = None  # B over A, as published
+    simulated: float | None = None  # B over A; None: one side cannot run
+    assumed: str = ""  # what the source does not state; "" when it states everything
     reason: str = ""  # why one side cannot run
 
     @property
@@ -65,62 +59,36 @@ class Pair:
     @property
     def right(self) -> bool:
         """True when the simulator names the same winner."""
-        if self.found is None:
+        if self.simulated is None:
             return False
         if self.better == "same":
-            return abs(self.found - 1) <= _SAME
+            return abs(self.simulated - 1) <= _SAME
         more_is_better = METRICS[self.metric] == "maximize"
-        return (self.found > 1) == (more_is_better == (self.better == "b")) and self.found != 1
+        return (self.simulated > 1) == (more_is_better == (self.better == "b")) and self.simulated != 1
 
 
 def published_pairs(folder: Path) -> Iterator[Pair]:
     """Every pair; model files that no catalog has are written to `folder`."""
-    text = resources.files("partitune.fidelity").joinpath("data", "published_pairs.yaml").read_text("utf-8")
-    for number, entry in enumerate(yaml.safe_load(text)["pairs"]):
-        found, reason = None, ""
+    for number, entry in enumerate(yaml.safe_load(shipped("published_pairs.yaml"))["pairs"]):
+        both, metric = entry.pop("both"), entry["metric"]
+        sides = {side: _laid_over(both, entry.pop(side)) for side in ("a", "b")}
+        ratio, reason = None, ""
         try:
-            before, after = (
-                _metric(_laid_over(entry["both"], entry[side]), entry["metric"], folder / f"{number}{side}.json")
-                for side in ("a", "b")
-            )
-            found = after / before
+            before, after = (_figure(keys, metric, folder / f"{number}{side}.json") for side, keys in sides.items())
+            ratio = after / before
         except PartituneError as error:
             reason = str(error).splitlines()[0]
-        yield Pair(
-            name=entry["name"],
-            source=entry["source"],
-            metric=entry["metric"],
-            better=entry["better"],
-            expected=entry.get("expected"),
-            found=found,
-            assumed=entry.get("assumed", ""),
-            reason=reason,
-        )
+        yield Pair(**entry, simulated=ratio, reason=reason)
 
 
-def _metric(side: Mapping[str, Any], metric: str, config: Path) -> float:
+def _figure(side: Mapping[str, Any], metric: str, config: Path) -> float:
     space = {key: value for key, value in side.items() if key not in ("model", "partition")}
-    problem = resolve(
-        SearchSpace.from_mapping(
-            {"kind": "search_space", "name": "validation", "model": _model(side["model"], config), **space}
-        )
-    )
-    partition = tuple(side.get("partition", problem.default_partition))
-    return SimulatorDriver(problem).measure(Candidate(partition, {})).metrics[metric]
-
-
-def _model(asked: Mapping[str, Any], path: Path) -> str:
-    """A catalog name, or the path of its config with changes."""
-    name: str = asked["name"]
-    changes = dict(asked.get("config", {}))
-    if "quantisation" in asked:
-        changes["quantization_config"] = _QUANTISATIONS[asked["quantisation"]]
-    known = find_model(name)
-    if not changes or known is None:
-        return name
-    config = json.loads(resources.files("partitune.models").joinpath("configs", known.file).read_text("utf-8"))
-    path.write_text(json.dumps(config | changes), encoding="utf-8")
-    return str(path)
+    model = side["model"]
+    changes = dict(model.get("config", {}))
+    if "quantisation" in model:
+        changes["quantization_config"] = _QUANTISATIONS[model["quantisation"]]
+    problem = published_problem({"model": model_with(model["name"], changes, config), **space})
+    return simulated(problem, metric, tuple(side.get("partition", ())))
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,18 +7,13 @@ described by its median and its 90th percentile, because a mean hides both.
 
 from __future__ import annotations
 
-import csv
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import resources
-from typing import TypeVar
 
 import numpy as np
 
 #: A point counts as covered when at least this share of its decode step rests on measured kernels.
 COVERED = 0.7
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +51,7 @@ class Errors:
 
     @classmethod
     def of(cls, errors: Iterable[float]) -> Errors:
-        """Of one error or more."""
-        found = np.array(list(errors))
-        off = np.abs(found)
-        return cls(len(found), float(np.median(found)), float(np.median(off)), float(np.quantile(off, 0.9)))
-
-
-def grouped(points: Iterable[Point], key: Callable[[Point], Key]) -> dict[Key, list[Point]]:
-    """Points by `key`, in the order of the keys' first points."""
-    groups: dict[Key, list[Point]] = defaultdict(list)
-    for point in points:
-        groups[key(point)].append(point)
-    return dict(groups)
-
-
-def shipped_rows(name: str) -> Iterator[dict[str, str]]:
-    """Rows of a CSV file that ships with the package; lines that start with # say where it comes from."""
-    text = resources.files("partitune.fidelity").joinpath("data", name).read_text("utf-8")
-    yield from csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+        """The same of one error or more, each predicted over measured, less one."""
+        shares = np.array(list(errors))
+        off = np.abs(shares)
+        return cls(len(shares), float(np.median(shares)), float(np.median(off)), float(np.quantile(off, 0.9)))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,8 +19,9 @@ import yaml
 from partitune.analysis.figures import percent
 from partitune.fidelity.layers import layer_points
 from partitune.fidelity.pairs import Pair, published_pairs
-from partitune.fidelity.points import COVERED, Errors, Point, grouped
-from partitune.fidelity.servers import Skipped, server_points
+from partitune.fidelity.points import COVERED, Errors, Point
+from partitune.fidelity.servers import server_points
+from partitune.fidelity.set_ups import shipped
 
 #: The test of record over covered whole servers.
 MEDIAN_LIMIT, P90_LIMIT = 0.15, 0.35
@@ -29,7 +30,7 @@ _BAD = 0.25  # a group whose 90th percentile is worse is explained
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A test of record."""
+    """A test of record: what was held against which limit, in a sentence."""
 
     text: str
     passed: bool
@@ -71,30 +72,23 @@ def validate(names: Sequence[str], every: int) -> Iterator[Validation]:
 
 def layer_table(points: Sequence[Point]) -> Validation:
     """Errors of layer times by model, GPU and engine."""
-    title = "layer times of one step: error against compositions of measured kernels"
-    return Validation(title, _groups(points), (), _causes_of("layers", points), None)
+    return _of_points("layers", "layer times of one step: error against compositions of measured kernels", points)
 
 
-def server_table(rows: Sequence[Point | Skipped]) -> Validation:
+def server_table(rows: Sequence[Point | str]) -> Validation:
     """Errors of the time per output token by model, GPU and engine, held against the limits of record."""
     points = [row for row in rows if isinstance(row, Point)]
-    skipped = Counter(row for row in rows if isinstance(row, Skipped))
-    notes = (
-        *_causes_of("servers", points),
-        *(
-            f"not simulated: {count} points of {row.model} on {row.gpu} with {row.engine}: {row.reason}"
-            for row, count in skipped.items()
-        ),
-    )
+    skipped = Counter(row for row in rows if isinstance(row, str))
+    notes = tuple(f"not simulated: {count} points of {server}" for server, count in skipped.items())
     title = "whole servers: error of the time per output token"
-    return Validation(title, _groups(points), (), notes, _server_verdict(points))
+    return _of_points("servers", title, points, notes, _server_verdict(points))
 
 
 def _server_verdict(points: Sequence[Point]) -> Verdict:
     covered = [point for point in points if point.covered >= COVERED]
     if not covered:
         return Verdict("no point is covered by measured kernels", passed=False)
-    whole = _group("all", "", "", covered)
+    whole = _group(("all", "", ""), covered)
     errors, roofline = whole.errors, whole.roofline
     return Verdict(
         f"{errors.points} of {len(points)} points rest on measured kernels by {percent(COVERED, '.0f')} or more: "
@@ -123,33 +117,35 @@ def pair_table(pairs: Sequence[Pair]) -> Validation:
     return Validation("published pairs: B over A", (), tuple(pairs), notes, verdict)
 
 
-def _groups(points: Sequence[Point]) -> tuple[Group, ...]:
-    groups = sorted(grouped(points, lambda point: (point.model, point.gpu, point.engine.split()[0])).items())
-    return (*(_group(*names, of_group) for names, of_group in groups), _group("all", "", "", points))
-
-
-def _group(model: str, gpu: str, engine: str, points: Sequence[Point]) -> Group:
-    errors, roofline = (point.error for point in points), (point.roofline_error for point in points)
-    return Group(model, gpu, engine, Errors.of(errors), Errors.of(roofline))
-
-
-def _causes_of(name: str, points: Sequence[Point]) -> tuple[str, ...]:
-    """A sentence on every group that is off by more than a little."""
-    return tuple(
+def _of_points(
+    table: str, title: str, points: Sequence[Point], notes: tuple[str, ...] = (), verdict: Verdict | None = None
+) -> Validation:
+    """The groups of `points`, with a sentence on every group that is off by more than a little before `notes`."""
+    groups = [_group(names, list(of_group)) for names, of_group in groupby(sorted(points, key=_names), _names)]
+    off = (
         f"off: {group.model} on {group.gpu} (median {percent(group.errors.median, '.0f')}, "
-        f"p90 {percent(group.errors.p90, '.0f')}): {_why(name, group)}"
-        for group in _groups(points)[:-1]
+        f"p90 {percent(group.errors.p90, '.0f')}): {_why(table, group)}"
+        for group in groups
         if group.errors.p90 > _BAD
     )
+    return Validation(title, (*groups, _group(("all", "", ""), points)), (), (*off, *notes), verdict)
 
 
-def _why(name: str, group: Group) -> str:
+def _names(point: Point) -> tuple[str, str, str]:
+    return point.model, point.gpu, point.engine.split()[0]
+
+
+def _group(names: tuple[str, str, str], points: Sequence[Point]) -> Group:
+    errors, roofline = (point.error for point in points), (point.roofline_error for point in points)
+    return Group(*names, Errors.of(errors), Errors.of(roofline))
+
+
+def _why(table: str, group: Group) -> str:
     wanted = {"model": group.model, "gpu": group.gpu, "engine": group.engine}
-    causes = (c["why"] for c in _causes(name) if all(c.get(key, value) == value for key, value in wanted.items()))
+    causes = (c["why"] for c in _causes(table) if all(c.get(key, value) == value for key, value in wanted.items()))
     return next(causes, "cause unknown")
 
 
 @cache
-def _causes(name: str) -> tuple[Mapping[str, str], ...]:
-    text = resources.files("partitune.fidelity").joinpath("data", "causes.yaml").read_text("utf-8")
-    return tuple(cause for cause in yaml.safe_load(text) if cause["table"] == name)
+def _causes(table: str) -> tuple[Mapping[str, str], ...]:
+    return tuple(cause for cause in yaml.safe_load(shipped("causes.yaml")) if cause["table"] == table)

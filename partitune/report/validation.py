@@ -43,7 +43,7 @@ def _pairs(validation: Validation) -> Table:
             f"{pair.name} [{pair.source}]",
             pair.metric,
             f"{pair.expected:.2f}" if pair.expected else winners.get(pair.better, "same"),
-            "cannot run" if pair.found is None else f"{pair.found:.2f}",
+            "cannot run" if pair.simulated is None else f"{pair.simulated:.2f}",
             "right" if pair.right else "WRONG",
             pair.assumed,
         )
