@@ -7,7 +7,7 @@ engine version at hand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -20,60 +20,8 @@ from partitune.errors import PartituneError, SpecError
 _LETTERS = {"f": ("full", Cache.TOKENS), "l": ("linear", Cache.STATE), "w": ("window", Cache.WINDOW)}
 
 
-@dataclass(frozen=True, slots=True)
-class KvRecord:
-    """One partition put through the engine's planning: what went in and what came out."""
-
-    name: str
-    model: CacheModel
-    partition: tuple[int, ...]
-    free_bytes: tuple[int, ...]
-    num_blocks: int
-    group_layers: tuple[int, ...]
-    groups: int
-    tokens: int
-    concurrency: float
-
-
-def read_kv_recording(path: Path) -> list[KvRecord]:
-    """Records of a JSON file: a list of objects as recorded with vLLM 0.33.0.
-
-    Raises:
-        SpecError: unreadable, not JSON, or a key missing or of the wrong kind; names file, record and key.
-    """
-    return read_records(path, _FILE, _Record.record)
-
-
-def verify_kv(file: Path) -> list[Agreement]:
-    """Replay every record of a file through our planning. Raises SpecError as `read_kv_recording`."""
-    return [compare_kv(record) for record in read_kv_recording(file)]
-
-
-def compare_kv(record: KvRecord) -> Agreement:
-    """Replay one record."""
-    return Agreement(f"{record.name} {','.join(map(str, record.partition))}", _difference(record))
-
-
-def _difference(record: KvRecord) -> str | None:
-    try:
-        plan = plan_kv(record.model, record.partition, record.free_bytes)
-    except PartituneError as error:
-        return f"the engine planned {record.num_blocks} blocks, we refuse: {error}"
-    pairs = (
-        ("num_blocks", record.num_blocks, plan.num_blocks),
-        ("max_group_layers_per_stage", record.group_layers, plan.group_layers),
-        ("num_groups", record.groups, plan.groups),
-        ("capacity tokens", record.tokens, plan.tokens),
-        ("capacity concurrency", record.concurrency, plan.concurrency),
-    )
-    for name, engine, ours in pairs:
-        if engine != ours:
-            return f"{name} is {engine} in the engine and {ours} here"
-    return None
-
-
-class _Record(BaseModel):
-    """One entry of the file, as it is spelled there."""
+class KvRecord(BaseModel):
+    """One partition put through the engine's planning: what went in and what came out, as the file spells it."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -92,21 +40,12 @@ class _Record(BaseModel):
     num_groups: int
     capacity: Annotated[list[float], Field(min_length=2, max_length=2)]  # tokens, concurrency
 
-    def record(self) -> KvRecord:
-        """The record as our planning understands it."""
+    @cached_property
+    def cache_model(self) -> CacheModel:
+        """What the planner is given. Raises SpecError for a kind of layer that is unknown or has no sizes."""
         caches = {letter: self._cache(letter) for letter in set(self.layer_kinds)}
         in_flight = self.in_flight_batches * self.max_num_batched_tokens
-        return KvRecord(
-            name=self.model,
-            model=CacheModel(tuple(caches[letter] for letter in self.layer_kinds), self.max_model_len, in_flight),
-            partition=tuple(self.partition),
-            free_bytes=tuple(self.available_bytes_per_stage),
-            num_blocks=self.num_blocks,
-            group_layers=tuple(self.max_group_layers_per_stage),
-            groups=self.num_groups,
-            tokens=int(self.capacity[0]),
-            concurrency=self.capacity[1],
-        )
+        return CacheModel(tuple(caches[letter] for letter in self.layer_kinds), self.max_model_len, in_flight)
 
     def _cache(self, letter: str) -> LayerCache:
         if letter not in _LETTERS:
@@ -120,5 +59,52 @@ class _Record(BaseModel):
             raise SpecError("sliding_window is missing")
         return LayerCache(kind, self.page_bytes[name], self.block_size[name], window)
 
+    def checked(self) -> KvRecord:
+        """The record itself, once its caches are understood. Raises SpecError as `cache_model`."""
+        _ = self.cache_model
+        return self
 
-_FILE = TypeAdapter(Annotated[list[_Record], Field(min_length=1)])
+    def difference(self) -> str | None:
+        """The first figure that our planning makes another than the engine did; None: all agree."""
+        try:
+            plan = plan_kv(self.cache_model, self.partition, self.available_bytes_per_stage)
+        except PartituneError as error:
+            return f"the engine planned {self.num_blocks} blocks, we refuse: {error}"
+        tokens, concurrency = self.capacity
+        for name, engine, ours in (
+            ("num_blocks", self.num_blocks, plan.num_blocks),
+            ("max_group_layers_per_stage", tuple(self.max_group_layers_per_stage), plan.group_layers),
+            ("num_groups", self.num_groups, plan.groups),
+            ("capacity tokens", int(tokens), plan.tokens),
+            ("capacity concurrency", concurrency, plan.concurrency),
+        ):
+            if engine != ours:
+                return f"{name} is {engine} in the engine and {ours} here"
+        return None
+
+
+_FILE = TypeAdapter(Annotated[list[KvRecord], Field(min_length=1)])
+
+
+def read_kv_recording(path: Path) -> list[KvRecord]:
+    """Records of a JSON file: a list of objects as recorded with vLLM 0.33.0.
+
+    Raises:
+        SpecError: unreadable, not JSON, or a key missing or of the wrong kind; names file, record and key.
+    """
+    return read_records(path, _FILE, KvRecord.checked)
+
+
+def verify_kv(file: Path) -> list[Agreement]:
+    """Put every record of a file through our planning.
+
+    Returns:
+        One agreement a record, which names its model and partition.
+
+    Raises:
+        SpecError: as `read_kv_recording`.
+    """
+    return [
+        Agreement(f"{record.model} {','.join(map(str, record.partition))}", record.difference())
+        for record in read_kv_recording(file)
+    ]

@@ -23,7 +23,7 @@ from partitune.engines.vllm.kv_planning import (
     plan_kv,
     window_blocks,
 )
-from partitune.engines.vllm.kv_recording import KvRecord, compare_kv, read_kv_recording, verify_kv
+from partitune.engines.vllm.kv_recording import KvRecord, read_kv_recording, verify_kv
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
 from partitune.models.architecture import Attention
 from tests.small_models import architecture, kimi_k3
@@ -34,18 +34,17 @@ GIB = 1 << 30
 
 
 def test_all_records_agree() -> None:
-    agreements = [compare_kv(record) for record in RECORDS]
+    agreements = verify_kv(RECORDING)
     assert len(agreements) == 30
     assert [each for each in agreements if not each.agrees] == []
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record.name} {record.partition}")
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record.model} {record.partition}")
 def test_window_blocks_hold_the_same_answer(record: KvRecord) -> None:
-    layers = len(record.model.layers)
-    free = np.broadcast_to(
-        np.array(record.free_bytes, dtype=float)[:, None, None], (len(record.partition), layers + 1, layers + 1)
-    )
-    blocks = window_blocks(record.model, free)
+    layers = len(record.cache_model.layers)
+    stage_bytes = np.array(record.available_bytes_per_stage, dtype=float)[:, None, None]
+    free = np.broadcast_to(stage_bytes, (len(record.partition), layers + 1, layers + 1))
+    blocks = window_blocks(record.cache_model, free)
     ends = np.cumsum(record.partition)
     alone = blocks[np.arange(len(ends)), ends - record.partition, ends]
     assert alone.min() == record.num_blocks
