@@ -28,7 +28,6 @@ class Driver(Protocol):
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Measure one candidate or raise RunError."""
-        ...
 
 
 @runtime_checkable
@@ -44,7 +43,6 @@ class Preparing(Protocol):
         Raises:
             PartituneError: no candidate could be measured.
         """
-        ...
 
 
 @runtime_checkable
@@ -53,7 +51,6 @@ class Repeating(Protocol):
 
     def repeated(self, repeat: int) -> Driver:
         """The same driver with the load of run `repeat`, the same for all candidates."""
-        ...
 
 
 @runtime_checkable
@@ -63,7 +60,6 @@ class Spanning(Protocol):
     @property
     def group(self) -> RayGroup | None:
         """What each candidate reserves of a Ray cluster; None where it is measured on this machine."""
-        ...
 
 
 def prepare(driver: Driver) -> tuple[str, ...]:

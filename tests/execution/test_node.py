@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from partitune.errors import LaunchFailed, NodeLost
-from partitune.execution.processes import long_logs
+from partitune.execution.processes import trial_files
 from partitune.execution.processes.ledger import Ledger
 from partitune.execution.processes.node import LocalNode, PortState
 from tests.contracts.node import LISTEN, NodeContract, plan, python
@@ -78,7 +78,7 @@ def test_one_that_ignores_sigterm_gets_its_grace_and_no_more(node: LocalNode) ->
     node.start("engine", "t", python(text), None)
     wait_until(lambda: node.log("engine") == "1\n")
     begin = time.monotonic()
-    assert node.stop("engine", 1.0).left == ()
+    assert node.stop("engine", 1.0) == ()
     assert 1.0 <= time.monotonic() - begin < 6.0
 
 
@@ -92,7 +92,7 @@ def test_supervisors_that_were_both_killed_are_made_up_for(node: LocalNode, tmp_
         os.kill(supervisor.pid, signal.SIGKILL)
     wait_until(lambda: not node.state("engine").running)
     assert node.state("engine").exit_code is None
-    assert node.stop("engine", 1.0).left == ()
+    assert node.stop("engine", 1.0) == ()
     assert start.survivors() == []
 
 
@@ -120,12 +120,12 @@ class TestQuarantine:
         port = port_of(listener)
         node.start("engine", "t-1", plan(*SLEEP), port)
         listener.listen()
-        assert node.stop("engine", 1.0).left == (f"a listener on port {port}",)
+        assert node.stop("engine", 1.0) == (f"a listener on port {port}",)
         with pytest.raises(NodeLost, match=f"quarantined.*trial t-1 left a listener on port {port}"):
             node.start("engine", "t-2", plan(*SLEEP), None)
         listener.close()
         node.start("engine", "t-3", plan(*SLEEP), None)
-        assert node.stop("engine", 1.0).left == ()
+        assert node.stop("engine", 1.0) == ()
 
     def test_memory_that_a_gpu_does_not_give_back_is_left(
         self, node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,7 +139,7 @@ class TestQuarantine:
         monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
         node.start("engine", "t", plan(*SLEEP, CUDA_VISIBLE_DEVICES="1"), None)
         used.write_text("GPU-a, 0, 90000\nGPU-b, 1, 90400\n")  # of GPU-a another trial may have the memory
-        assert node.stop("engine", 1.0).left == ("90000 MiB of GPU-b",)
+        assert node.stop("engine", 1.0) == ("90000 MiB of GPU-b",)
         with pytest.raises(NodeLost, match="90000 MiB of GPU-b"):
             node.start("engine", "t", plan(*SLEEP), None)
         used.write_text("GPU-a, 0, 90000\nGPU-b, 1, 1300\n")
@@ -224,7 +224,7 @@ def test_the_log_of_a_talkative_process_keeps_its_head_and_tail(node: LocalNode)
 def test_of_a_runaway_log_head_and_tail_are_kept_once_nobody_writes_to_it(
     node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_logs, "LARGEST", 6 << 20)
+    monkeypatch.setattr(trial_files, "LARGEST", 6 << 20)
     sizes = {}
     for lines in (5000, 8000):  # of a thousand bytes: below the cap, and above it
         text = f"print('first'); [print('x' * 999) for _ in range({lines})]; print('last')"
@@ -232,7 +232,7 @@ def test_of_a_runaway_log_head_and_tail_are_kept_once_nobody_writes_to_it(
         wait_until(lambda: not node.state("engine").running)
         log = tmp_path / "trials" / f"t{lines}" / "engine.log"
         assert log.stat().st_size == 11 + 1000 * lines
-        assert node.stop("engine", 1.0).left == ()
+        assert node.stop("engine", 1.0) == ()
         sizes[lines] = log.stat().st_size
     kept = (tmp_path / "trials" / "t8000" / "engine.log").read_text()
     assert kept.startswith("first\nxxx")
@@ -245,7 +245,7 @@ def test_of_a_runaway_log_head_and_tail_are_kept_once_nobody_writes_to_it(
 def test_the_janitor_cuts_what_a_dead_owner_left(
     node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_logs, "LARGEST", 6 << 20)
+    monkeypatch.setattr(trial_files, "LARGEST", 6 << 20)
     subprocess.run([sys.executable, "-c", ABANDON, str(tmp_path), FAMILY], check=True, cwd=ROOT)
     log = tmp_path / "trials" / "left" / "engine.log"
     with log.open("ab") as file:

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from partitune.candidate import Measurement, Outcome, Result, flaw_in
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT, run
 from partitune.execution.processes.ledger import MARKER
-from partitune.execution.processes.node import LocalNode, Node, StopProof
+from partitune.execution.processes.node import LocalNode, Node
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.execution.server.setup import Setup
 from tests.execution.test_process_supervisor import wait_until
@@ -215,7 +215,7 @@ class LeakyNode(LocalNode):
         self.left.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self.left.bind(("127.0.0.1", port))
 
-    def stop(self, name: str, grace_s: float) -> StopProof:
+    def stop(self, name: str, grace_s: float) -> tuple[str, ...]:
         if name == "node0":
             self.left.listen()
         return super().stop(name, grace_s)

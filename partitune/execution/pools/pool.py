@@ -19,21 +19,17 @@ class Pool(Protocol):
     @property
     def description(self) -> str:
         """One phrase for the progress line."""
-        ...
 
     @property
     def free_slots(self) -> int:
         """How many runs may be submitted now without waiting."""
-        ...
 
     @property
     def running(self) -> int:
         """Runs submitted and not yet returned."""
-        ...
 
     def submit(self, submission: Submission) -> None:
         """Start a run; its `repeat` comes back with the result."""
-        ...
 
     def next_done(self, timeout_s: float | None) -> Result | None:
         """The next finished result; None when `timeout_s` passes first or nothing runs.
@@ -41,7 +37,6 @@ class Pool(Protocol):
         Raises:
             ClusterError: what it runs on is gone and stays away.
         """
-        ...
 
     def prepare(self) -> tuple[str, ...]:
         """What the driver checks once before its first candidate, where candidates run; what a person should know.
@@ -49,7 +44,6 @@ class Pool(Protocol):
         Raises:
             PartituneError: no candidate could be measured.
         """
-        ...
 
     def start(self) -> None:
         """Take what it needs; entering it does this. Raises ClusterError."""

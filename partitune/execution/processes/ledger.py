@@ -20,11 +20,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
+from pydantic import TypeAdapter
 
 from partitune.execution.processes.process_supervisor import KILL_S, descendants, start_ticks
 
@@ -111,6 +112,11 @@ class RecordedStart:
         return killed
 
 
+_STARTS = TypeAdapter(RecordedStart)
+#: What its first line says; the rest follows from those behind it.
+_AT_START = {"trial", "name", "port", "gpu_mib", "owner"}
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """The files of one machine."""
@@ -123,8 +129,7 @@ class Ledger:
         start = RecordedStart(
             self.folder / f"{uuid.uuid4().hex}.jsonl", trial, name, port, dict(gpu_mib), ProcessName.of(os.getpid())
         )
-        what = {"role": "start", "trial": trial, "name": name, "port": port, "gpu_mib": dict(gpu_mib)}
-        _append(start.file, {**what, "owner": asdict(start.owner)})
+        _append(start.file, {"role": "start", **_STARTS.dump_python(start, include=_AT_START)})
         _sync(self.folder)
         return start
 
@@ -161,20 +166,13 @@ def read_start(file: Path) -> RecordedStart | None:
         return None
     if not lines:
         return None
-    first, owner = lines[0], lines[0]["owner"]
-    boot = owner["boot"]
-    born = [(line["role"], ProcessName(boot, line["pid"], line["start_ticks"])) for line in lines[1:] if "pid" in line]
-    return RecordedStart(
-        file,
-        first["trial"],
-        first["name"],
-        first["port"],
-        first["gpu_mib"],
-        ProcessName(boot, owner["pid"], owner["start_ticks"]),
-        supervisors=tuple(name for role, name in born if role != "engine"),
-        engine=next((name for role, name in born if role == "engine"), None),
-        unclean=next((line["why"] for line in reversed(lines) if line["role"] == "unclean"), ""),
-    )
+    born = [{**lines[0]["owner"], **line} for line in lines[1:] if "pid" in line]
+    later = {
+        "supervisors": [process for process in born if process["role"] != "engine"],
+        "engine": next((process for process in born if process["role"] == "engine"), None),
+        "unclean": next((line["why"] for line in reversed(lines) if line["role"] == "unclean"), ""),
+    }
+    return _STARTS.validate_python({"file": file, **lines[0], **later})
 
 
 def _append(file: Path, line: Mapping[str, object]) -> None:

@@ -30,7 +30,7 @@ from partitune.execution.processes import process_supervisor
 from partitune.execution.processes.gpu_memory import held_mib, used_mib
 from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import MARKER, Ledger, RecordedStart, state_folder, within
-from partitune.execution.processes.long_logs import cut_log, read_log
+from partitune.execution.processes.trial_files import cut_log, read_log
 
 #: Seconds that a family gets to end in order when whoever measures it died.
 ABANDONED_S = 10.0
@@ -54,21 +54,12 @@ class ProcessState:
     exit_code: int | None = None  # of its first process; negative: the signal that ended it; None: unknown or running
 
 
-@dataclass(frozen=True, slots=True)
-class StopProof:
-    """What is left after a stop; nothing, unless the machine is quarantined now."""
-
-    left: tuple[str, ...] = ()
-    killed: int = 0  # processes that did not end by themselves
-
-
 class Node(Protocol):
     """One machine. Every method may raise NodeLost."""
 
     @property
     def host(self) -> str:
         """Its address as the others reach it."""
-        ...
 
     def start(self, name: str, trial: str, process: ProcessCommand, port: int | None) -> None:
         """Start a family of processes, recorded before it runs; it ends with whoever measures, whatever happens.
@@ -83,46 +74,38 @@ class Node(Protocol):
             LaunchFailed: the port is taken, or the machine cannot start a process.
             NodeLost: the machine is quarantined.
         """
-        ...
 
     def state(self, name: str) -> ProcessState:
         """Whether that family lives, and how its first process ended."""
-        ...
 
     def log(self, name: str) -> str:
         """What it printed so far; the middle of a very long log is left out."""
-        ...
 
-    def stop(self, name: str, grace_s: float) -> StopProof:
+    def stop(self, name: str, grace_s: float) -> tuple[str, ...]:
         """End that family: it gets `grace_s` seconds to do it itself, then it is killed.
 
-        Where a process, the port or memory of a GPU is left, the proof names it and the machine is quarantined.
+        Returns:
+            what is left of it (a process, the port, memory of a GPU), for which the machine is quarantined now; nothing
+            is the proof that it is gone.
         """
-        ...
 
     def port_state(self, port: int, name: str | None) -> PortState:
         """Who listens: nobody, only family `name`, or somebody else (also beside it)."""
-        ...
 
     def free_port(self) -> int:
         """A port nobody listens on now; it is not held, so another program may take it."""
-        ...
 
     def scratch_file(self, trial: str, name: str) -> str:
         """Absolute path of a file for a process of that trial to write."""
-        ...
 
     def read_file(self, path: str) -> str:
         """Its text; empty when there is no such file."""
-        ...
 
     def clean(self) -> tuple[str, ...]:
         """The janitor: end what earlier runs left, one sentence each; lift the quarantine if that succeeds."""
-        ...
 
     def close(self) -> None:
         """End every family that was started through this object and still runs."""
-        ...
 
 
 class NodeSource(Protocol):
@@ -130,7 +113,6 @@ class NodeSource(Protocol):
 
     def nodes(self, count: int) -> AbstractContextManager[Sequence[Node]]:
         """Hold `count` machines; leaving ends whatever still runs on them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,20 +218,20 @@ class LocalNode:
         """Of a log of many megabytes, its head and its tail."""
         return read_log(self._families[name].log)
 
-    def stop(self, name: str, grace_s: float) -> StopProof:
+    def stop(self, name: str, grace_s: float) -> tuple[str, ...]:
         """Through its supervisors, and past them where they are stuck."""
         family = self._families.pop(name, None)
         if family is None:
-            return StopProof()
+            return ()
         family.tell(f"stop {grace_s}\n")
         family.listen(grace_s + process_supervisor.LONGEST_END_S)
         start = self._ledger.again(family.start)
-        killed = 0 if family.over else len(start.end(0.0))  # supervisors that are stuck
+        if not family.over:  # its supervisors are stuck
+            start.end(0.0)
         with suppress(OSError):
             family.supervisor.communicate()  # closes both pipes and waits for the outer one
-        killed += len(start.end(0.0))  # of supervisors that were killed
-        killed += len(family.ended["killed"]) if family.ended else 0
-        return StopProof(self._prove(start), killed)
+        start.end(0.0)  # of supervisors that were killed
+        return self._prove(start)
 
     def port_state(self, port: int, name: str | None) -> PortState:
         """Every listener counts: engines let others share their port."""

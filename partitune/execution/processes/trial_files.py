@@ -1,6 +1,11 @@
-"""What trials left on this machine: logs of engines, files for and of the load generator; one folder a start.
+"""What trials leave on this machine: logs of engines, files for and of the load generator; one folder a start.
 
-Decision: whether a start is over is asked of the ledger of this machine, never guessed from a process list; so only
+Decision: a log may be of any size. An engine says what it is at the beginning and what went wrong at the end; one that
+prints a line a token, or warns in a loop, fills a disk in between. So only head and tail are ever read, and of a log
+beyond the cap only they are kept, once nobody can write to it any more. It is cut in place: a full disk has no room for
+a copy.
+
+Whether a start is over is asked of the ledger of this machine, never guessed from a process list; so only
 this machine's own folder is looked at, though a shared home may hold those of others. A start that is in the ledger
 keeps its files however old they are: it runs, or nobody has proved that it ended. Files come a moment before their
 record, so what was written to within the hour stays as well.
@@ -8,14 +13,20 @@ record, so what was written to within the hour stays as well.
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from partitune.execution.processes.ledger import Ledger, state_folder
 
 DAY_S, HOUR_S = 86_400.0, 3_600.0
+#: Bytes that are read, and kept of a longer log than `LARGEST`.
+HEAD, TAIL = 1 << 20, 4 << 20
+#: Bytes that the log of an ended start may have.
+LARGEST = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +60,31 @@ def throw_trials_away(trials: tuple[TrialFiles, ...]) -> None:
     """Remove them; links are removed, not followed."""
     for trial in trials:
         shutil.rmtree(trial.folder)
+
+
+def read_log(file: Path) -> str:
+    """Its text, or head and tail of it; empty when there is no such file."""
+    try:
+        with file.open("rb") as log:
+            head = log.read(HEAD)
+            size = os.fstat(log.fileno()).st_size
+            if size <= HEAD + TAIL:
+                return (head + log.read()).decode(errors="replace")
+            log.seek(size - TAIL)
+            return f"{head.decode(errors='replace')}\n[...]\n{log.read().decode(errors='replace')}"
+    except FileNotFoundError:
+        return ""
+
+
+def cut_log(file: Path) -> None:
+    """Leave head and tail of a log beyond the cap, and a line that says what went. Nobody may write to it any more."""
+    with suppress(OSError), file.open("r+b") as log:  # it is gone, or not ours: no reason to fail a trial
+        size = os.fstat(log.fileno()).st_size
+        if size <= LARGEST:
+            return
+        log.seek(size - TAIL)
+        tail = log.read()
+        log.seek(HEAD)
+        log.write(f"\n[partitune cut {size - HEAD - TAIL} bytes of {size} here]\n".encode())
+        log.write(tail)
+        log.truncate()

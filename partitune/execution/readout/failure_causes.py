@@ -19,8 +19,7 @@ from enum import IntEnum
 
 from partitune.engines.readout import FailureKind, Phase, Readout
 from partitune.errors import LaunchFailed, OutOfMemory, Refused, RunError, Unhealthy
-from partitune.execution.readout.launch_phase import phase_begun_by
-from partitune.execution.readout.log_lines import LogLine, lines_of
+from partitune.execution.readout.log_lines import LogLine, lines_of, phase_begun_by
 
 
 class _Rank(IntEnum):

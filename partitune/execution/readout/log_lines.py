@@ -1,17 +1,21 @@
-"""One line of an engine's log: which process said it, when, how loud, and what.
+"""One line of an engine's log: which process said it, when, how loud, and what; and how far its start has come.
 
 Decision: every reader of logs works on the same parsed lines, so that a colour code, a carriage return, broken UTF-8 or
 Ray's own prefix is dealt with once. A line without a head (a traceback, a library that prints) belongs to the second of
 the line before it; to its process only where the engine puts one head before a record of many lines.
+
+A start has five phases, each with a time limit of its own, because "did not start in an hour" tells nobody whether
+nodes did not find one another, weights were slow or graphs were captured. A phase begins with a line that the engine
+writes; phases never go back. Time-outs and failure causes name the phase that was going on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from partitune.engines.readout import Head, Readout
+from partitune.engines.readout import Head, Phase, Readout
 
 #: Most characters of one line that are looked at: a config dump of one line can be 50 KB.
 _LONGEST_LINE = 20_000
@@ -65,3 +69,14 @@ def lines_of(log: str, node: int, readout: Readout) -> Iterator[LogLine]:
 def _head_of_ray(text: str) -> Head | None:
     head = _SPEAKER.match(text)
     return Head(head["process"], text[head.end() :]) if head else None
+
+
+def phase_begun_by(message: str, readout: Readout) -> Phase | None:
+    """The phase that has begun when the engine writes `message`; None: the line says nothing about it."""
+    return next((phase for phase, pattern in readout.logs.phases if re.search(pattern, message)), None)
+
+
+def phase_of(logs: Sequence[str], readout: Readout) -> Phase:
+    """What is going on: where nodes differ, the furthest any of them came."""
+    lines = (line for node, log in enumerate(logs) for line in lines_of(log, node, readout))
+    return max((phase_begun_by(line.message, readout) or Phase.SPAWN for line in lines), default=Phase.SPAWN)

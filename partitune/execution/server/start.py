@@ -17,7 +17,7 @@ from partitune.errors import LaunchFailed, NodeLost, RunError, TimedOut, Unhealt
 from partitune.execution.processes.launch import LaunchCommands
 from partitune.execution.processes.node import Node, PortState
 from partitune.execution.readout.failure_causes import find_cause, last_lines
-from partitune.execution.readout.launch_phase import phase_of
+from partitune.execution.readout.log_lines import phase_of
 from partitune.execution.server.http_probe import complete, is_healthy, served_names
 from partitune.spec.runner import Limits
 
