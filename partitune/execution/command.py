@@ -14,22 +14,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from partitune.candidate import Candidate, Measurement
-from partitune.engines.readout import Counters, Readout
+from partitune.engines.readout import Counters
 from partitune.errors import LaunchFailed, Refused, SpecError, TimedOut
 from partitune.execution.processes.launch import LaunchCommands
-from partitune.execution.processes.node import Node, NodeSource
+from partitune.execution.processes.node import Node, NodeSource, run_to_end
 from partitune.execution.readout.bench_results import BenchResult
 from partitune.execution.readout.failure_causes import failure_of, last_lines
-from partitune.execution.server.load_commands import LoadCommands
-from partitune.execution.server.measurement import measured
-from partitune.execution.server.setup import Setup
-from partitune.execution.server.windows import is_hopeless, read_window
+from partitune.execution.server.gates import read_window
+from partitune.execution.server.measurement import measure_windows, measured
+from partitune.execution.server.setup import LoadCommands, Setup
 from partitune.export.deploy import export, served_model
 from partitune.partition import format_partition
 from partitune.spec.command_words import filled
 
 _NAME = "command"
-_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +42,35 @@ class CommandDriver:
         return replace(self, setup=self.setup.repeated(repeat))
 
     def measure(self, candidate: Candidate) -> Measurement:
-        """Run the command once a window and load; each run is a start of its own."""
+        """Run the command once a window and load; each run is a start of its own.
+
+        Raises:
+            TimedOut: it takes longer than a candidate may.
+            RunError: it ended with a status (the first cause its output names), or its result cannot be trusted.
+        """
         setup = self.setup.on_layout_of(candidate)
         problem, runner, readout = setup.problem, setup.runner, setup.problem.engine.readout
-        deadline = time.monotonic() + runner.timeout_s
-        windows: list[list[BenchResult]] = []
+        deadline_s = time.monotonic() + runner.timeout_s
         with self.source.nodes(1) as (node,):
-            for turn in range(runner.benchmark.windows):
-                windows.append([])
-                for load in setup.loads:
-                    trial = f"{candidate.digest}-{uuid.uuid4().hex[:8]}"
-                    launch, result = command_for(load, candidate, node, trial, load.window_seeds[turn])
-                    _run(node, launch, readout, deadline, runner.timeout_s, runner.limits_s.stop)
-                    windows[-1].append(read_window(load, node.read_file(result), result, None, None))
-                if is_hopeless(problem, windows[-1]):
-                    break
-        regime = problem.engine.flow(setup.deployment(candidate)).name
+
+            def look() -> None:
+                if time.monotonic() > deadline_s:
+                    raise TimedOut(
+                        f"the command took longer than timeout_s ({runner.timeout_s:g} s)",
+                        detail=last_lines([node.log(_NAME)], readout),
+                    )
+
+            def run(load: LoadCommands, seed: int) -> BenchResult:
+                trial = f"{candidate.digest}-{uuid.uuid4().hex[:8]}"
+                launch, result = command_for(load, candidate, node, trial, seed)
+                code, log = run_to_end(node, _NAME, trial, launch.processes[0], runner.limits_s.stop, look)
+                if code != 0:
+                    failure = f"the command ended with status {code}; its log names no cause"
+                    raise failure_of([log], readout) or LaunchFailed(failure, detail=last_lines([log], readout))
+                return read_window(load, node.read_file(result), result, None, None)
+
+            windows = measure_windows(setup, run)
+        regime = problem.engine.flow(setup.server.deployment(candidate)).name
         return measured(problem, candidate, windows, Counters(), regime, {}, {})
 
 
@@ -96,8 +107,8 @@ def command_for(
         "trial": trial,
         "port": str(port),
         "seed": str(seed),
-        "nodes": str(server.nodes),
-        "gpus_per_node": str(server.gpus // server.nodes),
+        "nodes": str(problem.placement.node_count),
+        "gpus_per_node": str(server.gpus // problem.placement.node_count),
         "folder": str(runner.absolute(".")),
     }
     launch = LaunchCommands(
@@ -112,29 +123,3 @@ def command_for(
         sees_port=False,
     )
     return launch, result
-
-
-def _run(node: Node, launch: LaunchCommands, readout: Readout, deadline: float, limit_s: float, grace_s: float) -> None:
-    """Run it to its end.
-
-    Raises:
-        TimedOut: it takes longer than a candidate may.
-        RunError: it ended with a status; the first cause its output names.
-    """
-    node.start(_NAME, launch.trial, launch.processes[0], None)
-    try:
-        while (state := node.state(_NAME)).running:
-            if time.monotonic() > deadline:
-                raise TimedOut(
-                    f"the command took longer than timeout_s ({limit_s:g} s)",
-                    detail=last_lines([node.log(_NAME)], readout),
-                )
-            time.sleep(_LOOK_S)
-        if state.exit_code != 0:
-            log = node.log(_NAME)
-            status = f"the command ended with status {state.exit_code}"
-            raise failure_of([log], readout) or LaunchFailed(
-                f"{status}; its log names no cause", detail=last_lines([log], readout)
-            )
-    finally:
-        node.stop(_NAME, grace_s)

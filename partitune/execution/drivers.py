@@ -1,17 +1,21 @@
-"""Which driver a runner means.
+"""Which driver a runner means, and whether it and the load generator are there.
 
-Decision: everything that can be wrong between a runner and a search space is found when the driver is made, before
-anything is written or started. Whoever runs candidates asks here and knows no driver by name. A driver is imported
-where it is chosen: a simulation needs none of what reads real servers.
+Decision: a runner file is read without a look at the engines, which stand above it; their names are checked here,
+before anything is made of one. Everything that can be wrong between a runner and a search space is found when the
+driver is made, before anything is written or started. Whoever runs candidates asks here and knows no driver by name. A
+driver is imported where it is chosen: a simulation needs none of what reads real servers.
 """
 
 from __future__ import annotations
 
+from partitune.engines.registry import ENGINES
+from partitune.errors import did_you_mean
 from partitune.execution.driver import Driver
-from partitune.execution.runner_checks import check_runner
+from partitune.execution.server.load_generators import LOAD_GENERATORS
 from partitune.planning.problem import Problem
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
+from partitune.spec.yaml.faults import describe
 
 
 def choose_driver(problem: Problem, space: SearchSpace, runner: Runner) -> Driver:
@@ -39,3 +43,25 @@ def choose_driver(problem: Problem, space: SearchSpace, runner: Runner) -> Drive
     if runner.driver == "command":
         return CommandDriver(setup, LocalNodes())
     return ServerDriver(setup, RayNodes(setup.reservation.gpus) if runner.nodes.start == "ray" else LocalNodes())
+
+
+def check_runner(runner: Runner) -> None:
+    """Raise SpecError, with the file's line, for a name that is no engine's."""
+    drivers = ("simulator", *ENGINES, "command")
+    if runner.starts_server and runner.driver not in ENGINES:
+        hint = did_you_mean(runner.driver, drivers)
+        text = f"found {describe(runner.driver)}{hint}; allowed: {', '.join(drivers)}, or FILE.py:Class"
+        raise runner.error("driver", text=text)
+    tool = runner.benchmark.tool
+    if tool not in LOAD_GENERATORS:
+        *names, last = (
+            name if name == generator.title else f"{name} ({generator.title})"
+            for name, generator in LOAD_GENERATORS.items()
+        )
+        hint = did_you_mean(tool, LOAD_GENERATORS)
+        text = f"found {describe(tool)}{hint}; allowed: {', '.join(names)} or {last}"
+        raise runner.error("benchmark", "tool", text=text)
+    if runner.starts_server and not runner.layer_report and ENGINES[runner.driver].launch.layer_report is None:
+        able = ", ".join(name for name, engine in ENGINES.items() if engine.launch.layer_report)
+        text = f"found beside driver {runner.driver}, which does not use it; allowed with: {able}, site"
+        raise runner.error("layer_report", text=text)

@@ -38,7 +38,7 @@ def complaint(
     found: Running, asked: LaunchCommands | None = None, counters: Counters | None = None, **flags: FlagValue
 ) -> str | None:
     """What is wrong; None: nothing."""
-    deployment = SETUP.deployment(Candidate((20, 16), flags))
+    deployment = SETUP.server.deployment(Candidate((20, 16), flags))
     try:
         deployment_check.check(PROBLEM, deployment, asked or plan(), found, counters or Counters())
     except LaunchFailed as error:
@@ -123,6 +123,6 @@ def test_kv_blocks_are_compared_only_where_they_were_asked_for() -> None:
 def test_the_regime_is_what_was_read_and_else_what_was_predicted(
     runner: str | None, is_async: bool | None, regime: str
 ) -> None:
-    deployment = SETUP.deployment(Candidate((20, 16)))
+    deployment = SETUP.server.deployment(Candidate((20, 16)))
     assert PROBLEM.engine.flow(deployment).name == "async-v2"
     assert deployment_check.flow_name(PROBLEM, deployment, said(is_async=is_async, runner=runner)) == regime

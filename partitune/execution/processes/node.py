@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,6 +32,8 @@ from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import MARKER, Ledger, RecordedStart, state_folder, within
 from partitune.execution.processes.trial_files import cut_log, read_log
 
+#: Seconds between two looks at a process.
+LOOK_S = 0.1
 #: Seconds that a family gets to end in order when whoever measures it died.
 ABANDONED_S = 10.0
 #: Seconds that a port and the memory of a GPU may stay taken after the last process went (seen: 15 s to minutes).
@@ -106,6 +108,32 @@ class Node(Protocol):
 
     def close(self) -> None:
         """End every family that was started through this object and still runs."""
+
+
+def run_to_end(
+    node: Node, name: str, trial: str, process: ProcessCommand, grace_s: float, look: Callable[[], None]
+) -> tuple[int | None, str]:
+    """Run a program that ends by itself; whatever happens, it is gone afterwards.
+
+    Args:
+        node: where.
+        name: of its family there.
+        trial: that it belongs to.
+        process: what is started.
+        grace_s: seconds to end when it has to.
+        look: called again and again meanwhile; what it raises ends the program.
+
+    Returns:
+        its exit code, None where that is unknown, and what it printed.
+    """
+    node.start(name, trial, process, None)
+    try:
+        while (state := node.state(name)).running:
+            look()
+            time.sleep(LOOK_S)
+        return state.exit_code, node.log(name)
+    finally:
+        node.stop(name, grace_s)
 
 
 class NodeSource(Protocol):

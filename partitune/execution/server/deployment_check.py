@@ -19,7 +19,7 @@ from partitune.errors import LaunchFailed, Unhealthy
 from partitune.execution.processes.launch import LaunchCommands
 from partitune.execution.readout.engine_readout import read_logs, schedules_ahead
 from partitune.execution.server.http_probe import WorkerLayers, server_config, worker_layers
-from partitune.execution.server.start import RunningServer
+from partitune.execution.server.running_server import RunningServer
 from partitune.partition import Partition, format_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate

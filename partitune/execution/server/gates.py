@@ -1,8 +1,9 @@
-"""What a measured window must show before its figures count.
+"""What a measured window must show before its figures count, the same way whoever started the server.
 
 Decision: a run in which requests failed, streams were cut, prompts came from the cache or another server answered looks
 fast, and fast wins. So every window passes all gates or the trial is invalid, and the message names every gate it
-missed, not the first. A gate whose figure the engine or the tool does not give says nothing.
+missed, not the first. A gate whose figure the engine or the tool does not give says nothing. The load generator's file
+alone decides nothing: it has to hold every metric that the study aims at, and what the study asked the tool to send.
 
 Source of the limits: field reports of tuners that ranked 1 % successful runs first, and of prefix-cache hits that
 doubled a throughput; vLLM itself warns from 1 % hits on.
@@ -15,7 +16,9 @@ from dataclasses import dataclass, field
 
 from partitune.engines.readout import Counters
 from partitune.errors import BenchmarkFailed, Stalled
-from partitune.execution.readout.bench_results import BenchResult
+from partitune.execution.readout.bench_results import BenchResult, read_bench
+from partitune.execution.server.setup import LoadCommands
+from partitune.spec.workload import RandomWorkload
 
 # The limits. Shares are of 1.
 _COMPLETED_SHARE = 0.99  # of the requests sent, at least
@@ -24,6 +27,29 @@ _DURATION_S = 0.2  # shorter than this, start and end of the client are what is 
 _PREFIX_HIT_SHARE = 0.01  # of the tokens looked up, at most, where the load shares no prefix
 _ACCEPTANCE_RATE = 0.05  # of drafted tokens, at least: a broken drafter still answers
 _GAP_S = 60.0  # silence inside one stream, at most
+
+
+def read_window(
+    commands: LoadCommands, text: str, source: str, before: Counters | None, after: Counters | None
+) -> BenchResult:
+    """The result in `text` of the load of `commands`, with the engine's counters around it where they are known.
+
+    Raises:
+        BenchmarkFailed: it cannot be trusted, for all the reasons in the message.
+    """
+    load, requests = commands.load, commands.problem.load.requests
+    window = read_bench(commands.tool.format, text, source, needed=commands.needed)
+    # A tool draws lengths of its own: the least they can come to is asked for.
+    least = 1 - load.range_ratio if isinstance(load, RandomWorkload) else 1.0
+    check_window(
+        window,
+        before,
+        after,
+        requests=len(requests),
+        output_tokens=int(least * sum(request.output_tokens for request in requests)),
+        shared_prefix=not isinstance(load, RandomWorkload),
+    )
+    return window
 
 
 def check_window(

@@ -3,18 +3,49 @@
 Decision: a figure is measured or it is not there. The table of stages has columns that no serving engine exports (how
 long a stage computed and waited); they stay 0, and the sentence about the limiting stage says that it rests on the cost
 model. Weights and KV blocks are what runs. Several windows count as their median, metric by metric: one window with a
-hiccup decides nothing.
+hiccup decides nothing. What is hopeless is measured no further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from partitune.candidate import Candidate, Measurement, StageReport
 from partitune.engines.readout import Counters
 from partitune.execution.readout.bench_results import BenchResult, median_metrics
+from partitune.execution.server.setup import LoadCommands, Setup
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
+from partitune.spec.objectives import METRICS
+
+
+def measure_windows(setup: Setup, measure: Callable[[LoadCommands, int], BenchResult]) -> list[list[BenchResult]]:
+    """The windows that the runner asks for, up to a hopeless one.
+
+    Args:
+        setup: on the candidate's layout.
+        measure: one run of a load with a seed.
+
+    Returns:
+        Of every window one result a load.
+    """
+    windows: list[list[BenchResult]] = []
+    for turn in range(setup.runner.benchmark.windows):
+        windows.append([measure(load, load.window_seeds[turn]) for load in setup.loads])
+        if is_hopeless(setup.problem, windows[-1]):
+            break
+    return windows
+
+
+def is_hopeless(problem: Problem, windows: Sequence[BenchResult]) -> bool:
+    """True when a window under every load, taken together, is off a limit by more than a factor of two.
+
+    No other window makes that good.
+
+    Never asked of the warm-up: its first requests wait for kernels that are compiled then.
+    """
+    missed = problem.missed_limits(problem.run_figures([window.metrics for window in windows]))
+    return any(share > (1.0 if METRICS[name] == "minimize" else 0.5) for name, share in missed.items())
 
 
 def measured(

@@ -15,13 +15,14 @@ from dataclasses import replace
 
 from partitune.engines.installed_flags import read_help
 from partitune.errors import LaunchFailed, SpecError
-from partitune.execution.processes.node import Node, NodeSource
+from partitune.execution.processes.node import Node, NodeSource, run_to_end
 from partitune.execution.ray.raylets import check_raylets
 from partitune.execution.server.server_commands import ServerCommands
 from partitune.execution.server.setup import Setup
 
 #: Seconds that an engine may take to list its flags: it imports everything first.
 HELP_LIMIT_S = 600.0
+_HELP = "help"
 
 
 def prepare(setup: Setup, source: NodeSource) -> tuple[str, ...]:
@@ -60,27 +61,23 @@ def all_commands(setup: Setup) -> Iterator[tuple[str, ...]]:
 
 def _check_flags(setup: Setup, node: Node) -> None:
     process = setup.server.process(node.host, (*setup.server.program, *setup.server.engine.help_words))
-    command = " ".join(process.argv)
-    trial, name = f"preflight-{uuid.uuid4().hex[:12]}", "help"
+    command, deadline_s = " ".join(process.argv), time.monotonic() + HELP_LIMIT_S
+
+    def failed(how: str, log: str) -> SpecError:
+        lines = [line.strip() for line in log.splitlines() if line.strip()][-3:]
+        words = f"said: {' | '.join(lines)}" if lines else "said nothing"
+        return setup.runner.error("engine_command", text=f"{command} on {node.host} {how} and {words}")
+
+    def look() -> None:
+        if time.monotonic() > deadline_s:
+            raise failed(f"did not end in {HELP_LIMIT_S:.0f} s", node.log(_HELP))
+
     try:
-        node.start(name, trial, process, None)
+        code, text = run_to_end(node, _HELP, f"preflight-{uuid.uuid4().hex[:12]}", process, 5.0, look)
     except LaunchFailed as error:
         raise setup.runner.error(
             "engine_command", text=f"{command} cannot be started on {node.host}: {error}"
         ) from error
-    try:
-        deadline = time.monotonic() + HELP_LIMIT_S
-        while (state := node.state(name)).running and time.monotonic() < deadline:
-            time.sleep(0.1)
-        text = node.log(name)
-    finally:
-        node.stop(name, 5.0)
-    if state.running or state.exit_code != 0:
-        how = f"did not end in {HELP_LIMIT_S:.0f} s" if state.running else f"ended with exit code {state.exit_code}"
-        raise setup.runner.error("engine_command", text=f"{command} on {node.host} {how}{_last_lines(text)}")
+    if code != 0:
+        raise failed(f"ended with exit code {code}", text)
     read_help(text, f"{command} on {node.host}").check(all_commands(setup), setup.problem.engine.name)
-
-
-def _last_lines(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()][-3:]
-    return f" and said: {' | '.join(lines)}" if lines else " and said nothing"

@@ -44,17 +44,12 @@ class ServerCommands:
     @property
     def ranks(self) -> RankPlacement:
         """Who puts ranks on nodes. Raises SpecError for a way that is not ours."""
-        return self.engine.rank_placement(self.flags, self.problem.layout, self.nodes)
-
-    @property
-    def nodes(self) -> int:
-        """Nodes that the stages stand on."""
-        return 1 + max(seat.node for replica in self.problem.placement.seats for seat in replica)
+        return self.engine.rank_placement(self.flags, self.problem.layout, self.problem.placement.node_count)
 
     @property
     def groups(self) -> int:
         """Nodes that partitune starts a process group on."""
-        return 1 if self.ranks.by_ray else self.nodes
+        return 1 if self.ranks.by_ray else self.problem.placement.node_count
 
     @property
     def gpus(self) -> int:

@@ -14,37 +14,23 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from partitune.candidate import Candidate, Measurement
 from partitune.engines.readout import Counters
-from partitune.errors import NodeLost, RunError, Unhealthy
+from partitune.errors import NodeLost, RunError
 from partitune.execution.processes.ledger import state_folder
 from partitune.execution.processes.node import Node, NodeSource
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.readout.bench_results import BenchResult
 from partitune.execution.server import deployment_check
-from partitune.execution.server.load_commands import LoadCommands
-from partitune.execution.server.measure import counters, run_load
-from partitune.execution.server.measurement import measured
+from partitune.execution.server.gates import read_window
+from partitune.execution.server.measurement import is_hopeless, measure_windows, measured
 from partitune.execution.server.prepare import prepare
 from partitune.execution.server.reference_text import check_text
-from partitune.execution.server.setup import Setup
-from partitune.execution.server.start import LOOK_S, RunningServer
-from partitune.execution.server.windows import is_hopeless, read_window
-
-#: Seconds in which the family of a server that was killed is gone: supervisors end the rest of it, and say so.
-_DEATH_S = 5.0
-
-
-@dataclass(slots=True)
-class _Gathered:
-    """What the servers of one candidate gave, one after the other."""
-
-    windows: list[list[BenchResult]] = field(default_factory=list)  # one under every load, again and again
-    launches_s: list[float] = field(default_factory=list)
-    running: deployment_check.Running | None = None
-    counters: Counters = field(default_factory=Counters)
+from partitune.execution.server.running_server import RunningServer
+from partitune.execution.server.setup import LoadCommands, Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +48,7 @@ class ServerDriver:
         return RayGroup(reserved.nodes, reserved.gpus, nodes.hosts) if nodes.start == "ray" else None
 
     def prepare(self) -> tuple[str, ...]:
-        """Clean the machines and hold the engine that is installed there against the study ."""
+        """Clean the machines and hold the engine that is installed there against the study."""
         return prepare(self.setup, self.source)
 
     def repeated(self, repeat: int) -> ServerDriver:
@@ -72,34 +58,51 @@ class ServerDriver:
     def measure(self, candidate: Candidate) -> Measurement:
         """Start `candidate` as often as the runner says, and measure every start."""
         setup = self.setup.on_layout_of(candidate)
-        if setup is not self.setup:
-            return replace(self, setup=setup).measure(candidate)
-        deadline_s = time.monotonic() + setup.runner.timeout_s
-        gathered = _Gathered()
+        starts = _Starts(setup, candidate, self.references, time.monotonic() + setup.runner.timeout_s)
         with self.source.nodes(setup.server.groups) as nodes:
             for _ in range(setup.runner.fresh_servers):
-                self._measure_one(candidate, nodes, deadline_s, gathered)
-                if is_hopeless(setup.problem, gathered.windows[-1]):
+                starts.measure_one(nodes)
+                if is_hopeless(setup.problem, starts.windows[-1]):
                     break
-        assert gathered.running is not None  # noqa: S101 - there is at least one start
-        running = gathered.running
+        return starts.measurement()
+
+
+@dataclass(slots=True)
+class _Starts:
+    """The servers of one candidate, one after the other, and what they gave."""
+
+    setup: Setup
+    candidate: Candidate
+    references: Path
+    deadline_s: float  # on the monotonic clock
+    windows: list[list[BenchResult]] = field(default_factory=list)  # one under every load, again and again
+    launches_s: list[float] = field(default_factory=list)
+    running: deployment_check.Running | None = None
+    counters: Counters = field(default_factory=Counters)
+
+    def measurement(self) -> Measurement:
+        """All of it as one measurement."""
+        problem, running = self.setup.problem, self.running
+        assert running is not None  # noqa: S101 - there is at least one start
         weights = {stage: row.weight_bytes for stage, row in running.stages.items() if row.weight_bytes}
         weights = weights or {stage: int(gib * 2**30) for (stage, _), gib in running.reading.weights_gib.items()}
-        regime = deployment_check.flow_name(setup.problem, setup.deployment(candidate), running)
-        extra = {"launch_s": sum(gathered.launches_s) / len(gathered.launches_s)}
-        return measured(setup.problem, candidate, gathered.windows, gathered.counters, regime, weights, extra)
+        regime = deployment_check.flow_name(problem, self.setup.server.deployment(self.candidate), running)
+        extra = {"launch_s": sum(self.launches_s) / len(self.launches_s)}
+        return measured(problem, self.candidate, self.windows, self.counters, regime, weights, extra)
 
-    def _measure_one(self, candidate: Candidate, nodes: Sequence[Node], deadline_s: float, gathered: _Gathered) -> None:
-        server = self._server(candidate, nodes, deadline_s)
+    def measure_one(self, nodes: Sequence[Node]) -> None:
+        """Start one, measure it, and leave nothing of it. Raises RunError."""
+        server = self._server(nodes)
         begin = time.monotonic()
         try:
             server.start()
             server.await_ready()
             server.prove_ours()
             text = server.probe()
-            gathered.launches_s.append(time.monotonic() - begin)
-            self._check(candidate, server, text, gathered)
-            self._measure_windows(server, gathered)
+            self.launches_s.append(time.monotonic() - begin)
+            self._check(server, text)
+            self._warm_up(server)
+            self.windows += measure_windows(self.setup, partial(self._window, server))
         except RunError as error:
             with suppress(NodeLost):
                 error.detail = error.detail or server.last_words()
@@ -109,55 +112,36 @@ class ServerDriver:
             with suppress(NodeLost):
                 server.stop()
 
-    def _server(self, candidate: Candidate, nodes: Sequence[Node], deadline_s: float) -> RunningServer:
+    def _server(self, nodes: Sequence[Node]) -> RunningServer:
         runner = self.setup.runner
         launch = self.setup.server.launch(
-            candidate,
-            trial=f"{candidate.digest}-{uuid.uuid4().hex[:8]}",
+            self.candidate,
+            trial=f"{self.candidate.digest}-{uuid.uuid4().hex[:8]}",
             hosts=(runner.nodes.hosts or [node.host for node in nodes])[: len(nodes)],
             port=nodes[0].free_port() if runner.port == "auto" else runner.port,
             rendezvous_port=nodes[0].free_port(),
         )
-        readout = self.setup.problem.engine.readout
-        return RunningServer(launch, readout, nodes, runner.limits_s, deadline_s, port_may_move=runner.port == "auto")
+        readout, may_move = self.setup.problem.engine.readout, runner.port == "auto"
+        return RunningServer(launch, readout, nodes, runner.limits_s, self.deadline_s, may_move)
 
-    def _check(self, candidate: Candidate, server: RunningServer, text: str, gathered: _Gathered) -> None:
+    def _check(self, server: RunningServer, text: str) -> None:
         problem, runner = self.setup.problem, self.setup.runner
-        running = deployment_check.look(server)
-        deployment = self.setup.deployment(candidate)
-        deployment_check.check(problem, deployment, server.launch, running, _counters(server))
+        self.running = deployment_check.look(server)
+        deployment = self.setup.server.deployment(self.candidate)
+        deployment_check.check(problem, deployment, server.launch, self.running, server.counters())
         if runner.reference_text:
-            check_text(self.references, problem, candidate, runner.arguments, text)
-        gathered.running = running
+            check_text(self.references, problem, self.candidate, runner.arguments, text)
 
-    def _measure_windows(self, server: RunningServer, gathered: _Gathered) -> None:
-        setup = self.setup
-        if warmup := setup.runner.benchmark.warmup_requests:
-            for load in setup.loads:
+    def _warm_up(self, server: RunningServer) -> None:
+        if warmup := self.setup.runner.benchmark.warmup_requests:
+            for load in self.setup.loads:
                 result = server.nodes[0].scratch_file(server.launch.trial, "warmup.json")
-                run_load(server, load.process(server.launch, seed=load.warmup_seed, result=result, requests=warmup))
-        for turn in range(setup.runner.benchmark.windows):
-            gathered.windows.append([self._window(load, server, turn, gathered) for load in setup.loads])
-            if is_hopeless(setup.problem, gathered.windows[-1]):
-                return  # it misses a limit whatever the other windows say
+                server.run_load(load.process(server.launch, seed=load.warmup_seed, result=result, requests=warmup))
 
-    def _window(self, load: LoadCommands, server: RunningServer, turn: int, gathered: _Gathered) -> BenchResult:
+    def _window(self, server: RunningServer, load: LoadCommands, seed: int) -> BenchResult:
         """One measured run of `load`."""
-        seed = load.window_seeds[turn]
         result = server.nodes[0].scratch_file(server.launch.trial, f"window-{seed}.json")
-        before = _counters(server)
-        run_load(server, load.process(server.launch, seed=seed, result=result))
-        gathered.counters = _counters(server)
-        return read_window(load, server.nodes[0].read_file(result), result, before, gathered.counters)
-
-
-def _counters(server: RunningServer) -> Counters:
-    """The engine's counters. Where nobody answers as the engine died, what ended it is raised and not the silence."""
-    try:
-        return counters(server)
-    except Unhealthy:
-        deadline_s = time.monotonic() + _DEATH_S
-        while time.monotonic() < deadline_s:
-            server.check_alive()
-            time.sleep(LOOK_S)
-        raise
+        before = server.counters()
+        server.run_load(load.process(server.launch, seed=seed, result=result))
+        self.counters = server.counters()
+        return read_window(load, server.nodes[0].read_file(result), result, before, self.counters)

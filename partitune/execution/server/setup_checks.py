@@ -13,9 +13,8 @@ from pathlib import Path
 
 from partitune.engines.launch import LoadRun, Target, TraceReading
 from partitune.errors import SpecError
-from partitune.execution.server.load_commands import LoadCommands
 from partitune.execution.server.load_generators import unable
-from partitune.execution.server.setup import Setup
+from partitune.execution.server.setup import LoadCommands, Setup
 from partitune.hardware.gpus import Gpu
 from partitune.planning.candidate_layouts import possible
 from partitune.planning.problem import Problem
