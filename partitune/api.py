@@ -155,7 +155,7 @@ def export(
         database: a SQLite file or a PostgreSQL URL.
 
     Returns:
-        Both files, the commands that start the engine with them, and warnings.
+        Both files, the commands that start the engine with them, what was found about the trial, and warnings.
 
     Raises:
         StoreError: no such database, study or trial. SpecError: a value that cannot be exported, or a file not ours.

@@ -14,22 +14,38 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from partitune.commands.catalog import add_list
-from partitune.commands.explain import add_explain
-from partitune.commands.export import add_export
-from partitune.commands.jobs import add_commands as add_jobs
-from partitune.commands.launch import add_launch
-from partitune.commands.layouts import add_layouts
-from partitune.commands.schema import add_schema
-from partitune.commands.search import add_search
-from partitune.commands.solve import add_solve
-from partitune.commands.studies import add_studies
-from partitune.commands.study_arguments import DEFAULT_DATABASE
-from partitune.commands.upkeep import add_commands as add_upkeep
-from partitune.commands.validate import add_validate
-from partitune.commands.verify import add_verify
+from partitune.commands import (
+    explain,
+    export,
+    gc,
+    jobs,
+    launch,
+    layouts,
+    pareto,
+    schema,
+    search,
+    show,
+    solve,
+    status,
+    studies,
+    submit,
+    validate,
+    verify,
+)
+from partitune.commands import list as list_files
+from partitune.commands.command import Command, CommandGroup, add_commands
 from partitune.errors import PartituneError
 from partitune.version import __version__
+
+#: In the order of `partitune --help`.
+COMMANDS: tuple[Command | CommandGroup, ...] = (
+    *(search.COMMAND, explain.COMMAND, solve.COMMAND, layouts.COMMAND),
+    *(pareto.COMMAND, studies.COMMAND, show.COMMAND),
+    *(export.COMMAND, launch.COMMAND),
+    *(list_files.COMMAND, schema.COMMAND, verify.COMMAND, validate.COMMAND),
+    *(status.COMMAND, gc.COMMAND),
+    *(submit.COMMAND, jobs.COMMAND),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,13 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _stop)
     try:
-        code: int = arguments.handler(arguments)
+        code: int = arguments.command.run(arguments)
         sys.stdout.flush()
     except PartituneError as error:
         print(f"partitune: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"partitune: interrupted{getattr(arguments, 'interrupted', '')}", file=sys.stderr)
+        print(f"partitune: interrupted{arguments.command.interrupted}", file=sys.stderr)
         return 130
     except OSError as error:
         # Nothing may be written at exit either. A pipe whose reader left (`| head`) is no fault.
@@ -75,10 +91,5 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Start with: partitune search tiny",
     )
     parser.add_argument("--version", action="version", version=f"partitune {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    planning, serving = (add_search, add_explain, add_solve, add_layouts), (add_export, add_launch)
-    for add in (*planning, add_studies, *serving, add_list, add_schema, add_verify, add_validate):
-        add(commands)
-    add_upkeep(commands, DEFAULT_DATABASE)
-    add_jobs(commands)
+    add_commands(parser, COMMANDS)
     return parser

@@ -1,30 +1,75 @@
-"""One subcommand: its name, what it does in a line, and the function that does it.
+"""What every command is: a value with its name, one line about it, its arguments and the function that runs it.
 
-Decision: handlers import what they need when they run, so that `partitune --help` is instant.
+Decision: a file a command, each with one `COMMAND`; `cli.py` lists them and knows nothing else. Whatever costs time is
+imported by the function that runs, so that `partitune --help` is instant.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TypeAlias
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+if TYPE_CHECKING:  # rich costs a good part of a second
+    from partitune.report.output import Output
 
 
-def add_command(
-    commands: Commands,
-    name: str,
-    handler: Callable[[argparse.Namespace], int],
-    text: str,
-    *,
-    more: str = "",
-    interrupted: str = "",
-) -> argparse.ArgumentParser:
-    """Add a subcommand. `more` follows `text` in its own help, `interrupted` is said after Ctrl-C.
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One word after `partitune`.
 
-    `handler` returns the exit code.
+    Attributes:
+        name: the word.
+        text: what it does, as the list of commands shows it: without a capital letter or a full stop.
+        run: takes the arguments, returns the exit code.
+        add_arguments: adds them to the parser of the command.
+        description: opens its own help; `text` where it is left out.
+        interrupted: said after "interrupted" when Ctrl-C ends it.
     """
-    command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}".rstrip())
-    command.set_defaults(handler=handler, interrupted=interrupted)
-    return command
+
+    name: str
+    text: str
+    run: Callable[[argparse.Namespace], int]
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    description: str = ""
+    interrupted: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandGroup:
+    """A word after `partitune` that another has to follow: `name`, `text` and `description` as those of a command."""
+
+    name: str
+    text: str
+    description: str
+    commands: tuple[Command, ...]
+
+
+def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command | CommandGroup]) -> None:
+    """Let one of `commands` follow on the command line; `arguments.command` is the one that was given."""
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in commands:
+        description = command.description or f"{command.text[0].upper()}{command.text[1:]}."
+        subparser = subparsers.add_parser(command.name, help=command.text, description=description)
+        if isinstance(command, CommandGroup):
+            add_commands(subparser, command.commands)
+        else:
+            subparser.set_defaults(command=command)
+            command.add_arguments(subparser)
+
+
+def add_json_argument(parser: argparse.ArgumentParser, text: str = "one JSON object on stdout") -> None:
+    """`--json`, which `answer` obeys."""
+    parser.add_argument("--json", action="store_true", help=text)
+
+
+def answer(arguments: argparse.Namespace, to_json: Callable[[], object], print_to: Callable[[Output], object]) -> None:
+    """Put the answer of a command on stdout: as JSON where `--json` asks for it, else as people read it."""
+    if arguments.json:
+        print(json.dumps(to_json()), flush=True)
+        return
+    from partitune.report.output import stdout
+
+    print_to(stdout())

@@ -5,38 +5,30 @@ from __future__ import annotations
 import argparse
 import sys
 
-from partitune.commands.command import Commands, add_command
-from partitune.commands.study_arguments import DEFAULT_DATABASE, reading
+from partitune.commands.command import Command
+from partitune.commands.study_arguments import add_database_argument, add_study_argument
 
 
-def add_export(commands: Commands) -> None:
-    """Add `export` to the command line."""
-    command = add_command(commands, "export", _export, "write a trial as an env-file and an engine config")
-    command.add_argument("study", nargs="?", help="study (default: the one created last)")
-    command.add_argument(
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_study_argument(parser)
+    parser.add_argument(
         "--trial", type=int, metavar="N", help="this trial (default: the best, or the engine's default)"
     )
-    command.add_argument("-o", "--output", required=True, metavar="FILE", help="the env-file, such as deploy.env")
-    command.add_argument("--db", default=DEFAULT_DATABASE, help=f"results database (default: {DEFAULT_DATABASE})")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the env-file, such as deploy.env")
+    add_database_argument(parser)
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from pathlib import Path
+    from partitune.api import export
 
-    from partitune.analysis.summary import remarks, trial_to_export
-    from partitune.export.deploy import export
-    from partitune.planning.resolve import resolve
-    from partitune.search.stored_study import spec_of, study_name, summary_of
-
-    with reading(arguments) as store:
-        study = study_name(store, arguments.study)
-        summary, spec = summary_of(store, study), spec_of(store, study)
-    trial = trial_to_export(summary, arguments.trial)
-    done = export(resolve(spec), trial.result.candidate, Path(arguments.output), remarks(summary, trial))
-    for remark in remarks(summary, trial):
+    exported = export(arguments.output, study=arguments.study, trial=arguments.trial, database=arguments.db)
+    for remark in exported.remarks:
         print(remark)
-    print(f"wrote {done.env_file} and {done.config}; both were read back. Start with:")
-    print("\n".join(f"  {command}" for command in done.commands))
-    for warning in done.warnings:
+    print(f"wrote {exported.env_file} and {exported.config}; both were read back. Start with:")
+    print("\n".join(f"  {command}" for command in exported.commands))
+    for warning in exported.warnings:
         print(f"partitune: warning: {warning}", file=sys.stderr)
     return 0
+
+
+COMMAND = Command("export", "write a trial as an env-file and an engine config", _export, _add_arguments)

@@ -3,49 +3,54 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING
 
-from partitune.commands.command import Commands, add_command
-from partitune.commands.space_arguments import add_space_arguments, space_of
+from partitune.commands.command import Command, add_json_argument, answer
+from partitune.commands.space_arguments import add_partition_argument, add_space_arguments, space_of
 from partitune.errors import Refused
 from partitune.search.events import Unwatched
 
-if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
+if TYPE_CHECKING:  # for annotations only: it costs most of a second
     from partitune.candidate import Result
-    from partitune.search.launching import DryRun
 
 
-def add_launch(commands: Commands) -> None:
-    """Add `launch` to the command line."""
-    command = add_command(commands, "launch", _launch, "measure one candidate with a runner, or show how it is started")
-    add_space_arguments(command)
-    command.add_argument("--runner", required=True, help="how it is started here, by name or path")
-    command.add_argument("--partition", metavar="V", help="layers per stage, such as 11,11,12 (default: the engine's)")
-    command.add_argument("--dry-run", action="store_true", help="print every command, variable and node; start nothing")
-    command.add_argument("--ray-address", metavar="HOST:PORT", help="a running Ray cluster, for runners that need one")
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_space_arguments(parser)
+    parser.add_argument("--runner", required=True, help="how it is started here, by name or path")
+    add_partition_argument(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print every command, variable and node; start nothing")
+    parser.add_argument("--ray-address", metavar="HOST:PORT", help="a running Ray cluster, for runners that need one")
+    add_json_argument(parser)
 
 
 def _launch(arguments: argparse.Namespace) -> int:
     from partitune.analysis.explanation import candidate_of
+    from partitune.candidate import Outcome
     from partitune.planning.resolve import resolve
+    from partitune.report.explained import print_result
+    from partitune.report.launched import dry_run_json, dry_run_lines
     from partitune.search.launching import dry_run, launch, starting_driver
     from partitune.spec.runner import load_runner
 
     space = space_of(arguments)
     problem, runner = resolve(space), load_runner(arguments.runner)
     candidate = candidate_of(problem, arguments.partition, arguments.flags)
-    problem = problem.on(candidate.layout)
-    driver = starting_driver(problem, space, runner)
-    if not arguments.dry_run:
-        return _show(launch(driver, runner, candidate, arguments.ray_address, _Said()), arguments.json)
-    try:
-        return _show_dry_run(dry_run(driver, runner, candidate), arguments.json)
-    except Refused as error:
-        _Said().said(str(error))
-        return 1
+    driver = starting_driver(problem.on(candidate.layout), space, runner)
+    if arguments.dry_run:
+        try:
+            shown = dry_run(driver, runner, candidate)
+        except Refused as error:
+            _Said().said(str(error))
+            return 1
+        started = (shown.commands, shown.loads, shown.files)
+        answer(arguments, lambda: dry_run_json(*started), lambda _: print("\n".join(dry_run_lines(*started))))
+        return 0
+    result = launch(driver, runner, candidate, arguments.ray_address, _Said())
+    answer(arguments, lambda: _to_json(result), lambda console: print_result(console, result))
+    if result.detail:
+        print(result.detail, file=sys.stderr)
+    return 0 if result.outcome is Outcome.OK else 1
 
 
 class _Said(Unwatched):
@@ -56,25 +61,14 @@ class _Said(Unwatched):
         print(f"partitune: {text}", file=sys.stderr)
 
 
-def _show_dry_run(shown: DryRun, as_json: bool) -> int:
-    from partitune.report.launched import dry_run_json, dry_run_lines
+def _to_json(result: Result) -> dict[str, object]:
+    return {
+        **result.candidate.to_json(),
+        "outcome": result.outcome,
+        "reason": result.reason,
+        "duration_s": result.duration_s,
+        "measurement": None if result.measurement is None else result.measurement.to_json(),
+    }
 
-    what = (shown.commands, shown.loads, shown.files)
-    print(json.dumps(dry_run_json(*what)) if as_json else "\n".join(dry_run_lines(*what)))
-    return 0
 
-
-def _show(result: Result, as_json: bool) -> int:
-    from partitune.candidate import Outcome
-    from partitune.report.explained import print_result
-    from partitune.report.output import stdout
-
-    if as_json:
-        measured = None if result.measurement is None else result.measurement.to_json()
-        found = {"outcome": result.outcome, "reason": result.reason, "duration_s": result.duration_s}
-        print(json.dumps({**result.candidate.to_json(), **found, "measurement": measured}))
-    else:
-        print_result(stdout(), result)
-    if result.detail:
-        print(result.detail, file=sys.stderr)
-    return 0 if result.outcome is Outcome.OK else 1
+COMMAND = Command("launch", "measure one candidate with a runner, or show how it is started", _launch, _add_arguments)

@@ -1,7 +1,7 @@
 """The arguments that name a search space: a file, or flags without one, and what is set over it.
 
-Decision: every command about a deployment takes the same words, so that what was searched can be explained, solved and
-launched by changing the command alone.
+Decision: every command about a deployment takes the same words, so that what was searched can be explained, solved,
+launched and submitted by changing the command alone.
 """
 
 from __future__ import annotations
@@ -26,18 +26,28 @@ _NO_YAML: dict[str, tuple[Any, str, str]] = {
 }
 
 
-def add_space_arguments(command: argparse.ArgumentParser) -> None:
+def add_space_arguments(parser: argparse.ArgumentParser) -> None:
     """Everything that says which search space is meant."""
-    command.add_argument("space", nargs="?", metavar="SPACE", help="a search space by name or path")
-    command.add_argument(
+    parser.add_argument("space", nargs="?", metavar="SPACE", help="a search space by name or path")
+    add_settings_arguments(parser)
+    group = parser.add_argument_group("without a search space file")
+    for name, (kind, metavar, text) in _NO_YAML.items():
+        group.add_argument("--" + name.replace("_", "-"), type=kind, metavar=metavar, help=text)
+
+
+def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is set over a search space."""
+    parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
         help="an engine flag (explain), or a key of the search space such as engine.version; repeatable",
     )  # fmt: skip
-    command.add_argument("--trials", type=int, metavar="N", help="budget of trials, over the space's own")
-    command.add_argument("--seed", type=int, metavar="N", help="random seed, over the space's own")
-    group = command.add_argument_group("without a search space file")
-    for name, (kind, metavar, text) in _NO_YAML.items():
-        group.add_argument("--" + name.replace("_", "-"), type=kind, metavar=metavar, help=text)
+    parser.add_argument("--trials", type=int, metavar="N", help="budget of trials, over the space's own")
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed, over the space's own")
+
+
+def add_partition_argument(parser: argparse.ArgumentParser) -> None:
+    """Which partition of it is meant."""
+    parser.add_argument("--partition", metavar="V", help="layers per stage, such as 11,11,12 (default: the engine's)")
 
 
 def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -> SearchSpace:
@@ -50,7 +60,7 @@ def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -
     from partitune.spec.search_space import load_search_space
 
     arguments.flags, keys = parse_settings(arguments.set)
-    given = {name: getattr(arguments, name) for name in _NO_YAML if getattr(arguments, name) is not None}
+    given = {name: value for name in _NO_YAML if (value := getattr(arguments, name, None)) is not None}
     if arguments.space is not None and given:
         names = ", ".join("--" + name.replace("_", "-") for name in given)
         raise SpecError(f"{names}: found beside the search space {arguments.space}; allowed: one of them, or --set")
@@ -69,3 +79,11 @@ def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -
         if value is not None:
             spec = with_settings(spec, {key: value}, flag)
     return spec
+
+
+def space_with_flags(arguments: argparse.Namespace, stored: SearchSpace | None = None) -> SearchSpace:
+    """The same, with the flags of `--set` as those that every candidate starts from."""
+    from partitune.spec.overrides import with_settings
+
+    spec = space_of(arguments, stored)
+    return with_settings(spec, {f"engine.flags.{name}": value for name, value in arguments.flags.items()})

@@ -5,22 +5,29 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from partitune.commands.command import add_json_argument
+
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
     from partitune.store import Store
 
 DEFAULT_DATABASE = "results.db"
 
 
-def add_study_arguments(command: argparse.ArgumentParser) -> None:
+def add_study_argument(parser: argparse.ArgumentParser) -> None:
+    """Which study is meant."""
+    parser.add_argument("study", nargs="?", help="study (default: the one created last)")
+
+
+def add_database_argument(parser: argparse._ActionsContainer) -> None:
+    """Which database it is in."""
+    parser.add_argument("--db", default=DEFAULT_DATABASE, help=f"results database (default: {DEFAULT_DATABASE})")
+
+
+def add_stored_study_arguments(parser: argparse.ArgumentParser) -> None:
     """Which study of which database, and how its figures come out."""
-    command.add_argument("study", nargs="?", help="study (default: the one created last)")
-    add_output_arguments(command, "JSON on stdout")
-
-
-def add_output_arguments(command: argparse.ArgumentParser, text: str) -> None:
-    """`--db`, and `--json` with its help text."""
-    command.add_argument("--db", default=DEFAULT_DATABASE, help=f"results database (default: {DEFAULT_DATABASE})")
-    command.add_argument("--json", action="store_true", help=text)
+    add_study_argument(parser)
+    add_database_argument(parser)
+    add_json_argument(parser, "JSON on stdout")
 
 
 def reading(arguments: argparse.Namespace) -> Store:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from partitune.commands.command import Commands, add_command
+from partitune.commands.command import Command
 
 TABLES = ("layers", "servers", "pairs")
 
 
-def add_validate(commands: Commands) -> None:
-    """Add `validate` to the command line."""
-    command = add_command(commands, "validate", _validate, "hold predictions against published measurements")
-    command.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all of them if left out")
-    command.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th server; all take minutes")
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all of them if left out")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th server; all take minutes")
 
 
 def _validate(arguments: argparse.Namespace) -> int:
@@ -31,3 +29,6 @@ def _validate(arguments: argparse.Namespace) -> int:
         print_validation(stdout(), validation)
         passed &= validation.verdict is None or validation.verdict.passed
     return 0 if passed else 1
+
+
+COMMAND = Command("validate", "hold predictions against published measurements", _validate, _add_arguments)

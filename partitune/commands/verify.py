@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 
-from partitune.commands.command import Commands, add_command
+from partitune.commands.command import Command
 
 
-def add_verify(commands: Commands) -> None:
-    """Add `verify` to the command line."""
-    command = add_command(commands, "verify", _verify, "hold the simulator against recordings of the real engine")
-    command.add_argument("what", choices=("schedules", "kv"), help="recorded schedules, or recorded KV plans")
-    command.add_argument("files", nargs="+", metavar="FILE", help="a JSON file of recordings")
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("schedules", "kv"), help="recorded schedules, or recorded KV plans")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a JSON file of recordings")
 
 
 def _verify(arguments: argparse.Namespace) -> int:
     from partitune.fidelity.verification import verify_kv, verify_schedules
 
     check = {"schedules": verify_schedules, "kv": verify_kv}[arguments.what]
-    found = check(arguments.files)
-    for one in found:
-        print(one.text)
-    return 0 if all(one.agrees for one in found) else 1
+    verifications = check(arguments.files)
+    for verification in verifications:
+        print(verification.text)
+    return 0 if all(verification.agrees for verification in verifications) else 1
+
+
+COMMAND = Command("verify", "hold the simulator against recordings of the real engine", _verify, _add_arguments)

@@ -32,11 +32,12 @@ HEADER = "written by partitune"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The two files, how to start with them, and what may keep the engine from starting."""
+    """The two files, how to start with them, what was found about the trial, and what may keep it from starting."""
 
     env_file: Path
     config: Path
     commands: tuple[str, ...]
+    remarks: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -67,7 +68,8 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
     nodes = problem.placement.node_count
     source = shlex.quote(str(env_file) if "/" in str(env_file) else f"./{env_file}")  # `. name` looks in PATH only
     commands = problem.engine.launch.config_commands(str(config), deployment, nodes)
-    return Exported(env_file, config, tuple(f"set -a; . {source}; set +a; {command}" for command in commands), warnings)
+    sourced = tuple(f"set -a; . {source}; set +a; {command}" for command in commands)
+    return Exported(env_file, config, sourced, remarks, warnings)
 
 
 def start_variables(problem: Problem, deployment: Deployment) -> dict[str, str]:

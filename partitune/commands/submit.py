@@ -1,0 +1,105 @@
+"""`partitune submit`: the same search as a job of a Ray cluster.
+
+Decision: stdout holds what a script wants (the job's id), stderr what a person wants to know meanwhile. It returns
+when the job is accepted, unless the job is followed or its results are brought home.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from partitune.commands.command import Command
+from partitune.commands.job_arguments import add_address_argument, watch
+from partitune.commands.space_arguments import add_settings_arguments, space_with_flags
+
+if TYPE_CHECKING:  # for annotations only: it costs a second
+    from partitune.jobs.package import Shipment
+
+_LARGEST = 5
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("space", metavar="SPACE", help="a search space by name or path")
+    add_address_argument(parser)
+    add_settings_arguments(parser)
+    parser.add_argument("--study", help="name of the study (default: that of the search space)")
+    parser.add_argument("--runner", default="simulator", help="how candidates are measured (default: simulator)")
+    parser.add_argument("--db", metavar="URL", help="results: an absolute path on the head, or a postgresql:// URL")
+    parser.add_argument("--fetch-results", metavar="FILE", help="in place of --db: wait, and bring the results here")
+    parser.add_argument(
+        "--python", default="python3", metavar="CMD", help="starts Python on the head (default: python3)"
+    )
+    parser.add_argument("--follow", action="store_true", help="show the job's log until it ends")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be shipped and run, and stop there")
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    from partitune.jobs.client import Head
+    from partitune.jobs.submission import ENVIRONMENT, prepare
+    from partitune.spec.runner import load_runner
+
+    database = arguments.fetch_results
+    prepared = prepare(
+        space_with_flags(arguments),
+        load_runner(arguments.runner),
+        study=arguments.study,
+        database=arguments.db,
+        home=database,
+        python=arguments.python,
+    )
+    if arguments.dry_run:
+        print(_shipped(prepared.shipment), file=sys.stderr)
+        print(prepared.entrypoint)
+        return 0
+    head = Head(arguments.address)
+    if database is not None:
+        _check_home(database, prepared.study)
+    print(_shipped(prepared.shipment), file=sys.stderr)
+    job_id = head.submit(
+        prepared.entrypoint, prepared.shipment, study=prepared.study, results=prepared.results, env=ENVIRONMENT
+    )
+    watched = arguments.follow or database is not None
+    print(job_id, file=sys.stderr if watched else sys.stdout)
+    if not watched:
+        print(f"results: {prepared.results}; go on with: partitune jobs logs {job_id} --follow", file=sys.stderr)
+        return 0
+    return watch(head, job_id, database, show=arguments.follow)
+
+
+def _check_home(database: str, study: str) -> None:
+    """Refuse a database that cannot be written, or that holds the study already, before anything is started."""
+    from partitune.errors import SpecError
+    from partitune.store import Store
+
+    with Store.open(database) as store:
+        if study in {stored.name for stored in store.studies()}:
+            raise SpecError(
+                f"--study {study}: {store.label} holds a study of that name; "
+                f"allowed: a new name, such as {store.unique_study_name(study)}, or another --fetch-results"
+            )
+
+
+def _shipped(shipment: Shipment) -> str:
+    own = ", ".join(f"{path} ({_size(len(content))})" for path, content in shipment.files.items())
+    largest = ", ".join(f"{path} ({_size(size)})" for path, size in shipment.largest(_LARGEST))
+    return (
+        f"ships {_size(shipment.size_bytes)}: partitune {shipment.label} ({len(shipment.package)} files) and {own}\n"
+        f"largest: {largest}"
+    )
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1024:.1f} KiB" if size_bytes < 1 << 20 else f"{size_bytes / (1 << 20):.1f} MiB"
+
+
+COMMAND = Command(
+    "submit",
+    "the same search as a job of a Ray cluster",
+    _submit,
+    _add_arguments,
+    "Runs a search as a job of a Ray cluster. Ships this partitune and only the files that the search space names (its "
+    "config.json, its trace); .gitignore and .rayignore play no part. The token of a cluster is taken from where Ray "
+    "takes it: RAY_AUTH_MODE=token with RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token.",
+)
