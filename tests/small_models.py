@@ -53,7 +53,7 @@ def architecture(
             window=window if kind is Attention.SLIDING else None,
             state_bytes=state_bytes if state else 0,
         )
-        ffn = FfnBlock(Ffn.MOE if moe else Ffn.DENSE, 1000, 2000.0, "bf16", 2000.0)
+        ffn = FfnBlock(kind=Ffn.MOE if moe else Ffn.DENSE, params=1000, weight_bytes=2000.0, flops_per_token=2000.0)
         layers.append(Layer(index, block, ffn))
     edges = Edges(1000, 1000, 2000.0, tied=False, head_params=1000, head_bytes=2000.0)
     return Architecture(name, model_class, 64, tuple(layers), edges, max_position, "test", illegal_cuts=illegal_cuts)

@@ -48,48 +48,48 @@ class Matrix(NamedTuple):
     whole: bool  # every TP rank holds all of it
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionBlock:
-    """One token mixer. Bytes and FLOPs are for the whole layer, all TP ranks together."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What one half of a layer weighs, all TP ranks together. Routed experts are counted beside it."""
+
+    params: int = 0
+    weight_bytes: float = 0.0
+    dtype: str = "bf16"  # of most parameters: bf16, fp8, int4, mxfp4, nvfp4
+    flops_per_token: float = 0.0  # 2 FLOPs a parameter of a matrix
+    replicated_bytes: float = 0.0  # part of weight_bytes every TP rank holds whole (MLA's latents, routers)
+    matrices: tuple[Matrix, ...] = ()  # as counted in `params`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBlock(Block):
+    """One token mixer."""
 
     kind: Attention
-    params: int
-    weight_bytes: float
-    dtype: str  # of the projection weights: bf16, fp8, int4, mxfp4, nvfp4
-    flops_per_token: float  # projections: 2 FLOPs a parameter
-    flops_per_pair: float  # score and value products per (new token, context token) pair; 0 for state kinds
-    kv_bytes_per_token: int  # in the engine's default cache dtype, all KV heads; 0 for state kinds
-    shards: int  # KV heads: a TP rank holds 1/min(tp, shards) of the KV. MLA: 1 (each rank holds it whole)
-    heads: int
+    flops_per_pair: float = 0.0  # score and value products per (new token, context token) pair; 0 for state kinds
+    kv_bytes_per_token: int = 0  # in the engine's default cache dtype, all KV heads; 0 for state kinds
+    shards: int = 1  # KV heads: a TP rank holds 1/min(tp, shards) of the KV. MLA: 1 (each rank holds it whole)
+    heads: int = 1
     window: int | None = None  # tokens, for SLIDING
     state_bytes: int = 0  # fixed bytes per sequence: recurrent and convolution state, or DeepSeek-V4's window cache
     topk: int | None = None  # context tokens a query reads at most, for SPARSE; the KV itself still grows
     indexer_flops_per_pair: float = 0.0  # choosing those tokens: per (new token, context token), over all of them
-    replicated_bytes: float = 0.0  # part of weight_bytes every TP rank holds whole (MLA: q_a, kv_a and the indexer)
-    matrices: tuple[Matrix, ...] = ()
 
     def kv_bytes_per_token_rank(self, tp: int) -> float:
         """KV bytes per token on one TP rank (a head is replicated when tp exceeds the heads)."""
         return self.kv_bytes_per_token / min(tp, self.shards)
 
 
-@dataclass(frozen=True, slots=True)
-class FfnBlock:
-    """One feed-forward block. `weight_bytes` and `params` exclude routed experts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FfnBlock(Block):
+    """One feed-forward block: a dense MLP, or router, shared experts and latent projections beside routed experts."""
 
     kind: Ffn
-    params: int  # dense MLP, or router + shared experts + latent projections
-    weight_bytes: float
-    dtype: str
-    flops_per_token: float  # of the part above
     experts: int = 0
     experts_per_token: int = 0
     expert_params: int = 0  # of one routed expert
     expert_bytes: float = 0.0  # of one routed expert, scales included
     expert_dtype: str = "bf16"
-    replicated_bytes: float = 0.0  # part of weight_bytes every TP rank holds whole (router, K3's latent projections)
     expert_width: int = 0  # hidden width the routed experts work in; 0 means the model's hidden_size (K3: latent 3584)
-    matrices: tuple[Matrix, ...] = ()  # as counted in `params`
     expert_matrices: tuple[Matrix, ...] = ()  # of one routed expert
 
     @property
@@ -144,8 +144,7 @@ class Edges:
     tied: bool  # the head shares the embedding: both ends hold it, it is counted once as a parameter
     head_params: int  # 0 when tied
     head_bytes: float  # bytes of the head matrix on the last stage, tied or not
-    drafter_layers: int = 0  # MTP / next-token-prediction modules shipped in the checkpoint
-    drafter_params: int = 0
+    drafter_params: int = 0  # of the MTP / next-token-prediction modules in the checkpoint
     drafter_bytes: float = 0.0
     vision_params: int = 0
     vision_bytes: float = 0.0
@@ -167,7 +166,6 @@ class Architecture:
     residual_block: int | None = None  # K3: a hand-off carries hidden + ceil(boundary / residual_block) vectors
     handoff_base: int = 2  # vectors of hidden_size handed over otherwise: hidden_states and residual
     notes: tuple[str, ...] = ()  # what the reader could not know and assumed
-    published_params: float | None = None  # from the model card, when the catalog knows it
     repository: str | None = None  # hub id of a catalog model (`moonshotai/Kimi-K3`), what an engine is told to serve
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from partitune.models.architecture import Attention, AttentionBlock
-from partitune.models.quantisation import Quantisation
+from partitune.models.fields import read_number, read_optional
 from partitune.models.weight_counter import WeightCounter
 
 KV_ELEMENT_BYTES = 2
@@ -43,14 +43,13 @@ class HeadShape:
 class Indexer:
     """The branch of sparse attention that chooses which context tokens a query reads."""
 
-    heads: int
-    width: int
-    topk: int  # tokens
+    heads: int = read_number("index_n_heads", high=65_536)
+    width: int = read_number("index_head_dim", high=65_536)
+    topk: int = read_number("index_topk")  # tokens
 
 
 def grouped_query(
-    quantisation: Quantisation,
-    module: str,
+    counter: WeightCounter,
     shape: HeadShape,
     *,
     qkv_bias: bool = False,
@@ -64,8 +63,7 @@ def grouped_query(
     """Multi-head or grouped-query attention, over the whole context, a window, or blocks chosen by an indexer.
 
     Args:
-        quantisation: asked for the format of each projection.
-        module: path of the block, `model.layers.3.self_attn`.
+        counter: an empty one of the block's module, `model.layers.3.self_attn`.
         shape: heads and widths.
         qkv_bias: biases on query, key and value projections.
         output_bias: bias on the output projection.
@@ -75,7 +73,6 @@ def grouped_query(
         owns_kv: False when the layer reads the cache of an earlier one.
         indexer: MiniMax-M3's block indexer.
     """
-    counter = WeightCounter(quantisation, module)
     query, key, value = (shape.heads * shape.width, shape.kv_heads * shape.width, shape.kv_heads * shape.values)
     counter.matrix("q_proj", query, shape.hidden, bias=qkv_bias)
     if owns_kv:
@@ -110,18 +107,17 @@ def grouped_query(
 class LatentShape:
     """Shape of multi-head latent attention."""
 
-    hidden: int
-    heads: int
-    q_rank: int | None  # None: the query is projected straight from the hidden state
-    kv_rank: int
-    nope: int
-    rope: int
-    value: int
+    hidden: int = read_number("hidden_size")
+    heads: int = read_number("num_attention_heads", high=65_536)
+    q_rank: int | None = read_optional("q_lora_rank")  # None: the query is projected straight from the hidden state
+    kv_rank: int = read_number("kv_lora_rank")
+    nope: int = read_number("qk_nope_head_dim", high=65_536)
+    rope: int = read_number("qk_rope_head_dim", low=0, high=65_536)
+    value: int = read_number("v_head_dim", high=65_536)
 
 
 def latent(
-    quantisation: Quantisation,
-    module: str,
+    counter: WeightCounter,
     shape: LatentShape,
     *,
     qkv_bias: bool = False,
@@ -137,7 +133,6 @@ def latent(
     attention works on the latent itself (all of it: vLLM 0.32 `deepseek_v2.py`, ReplicatedLinear and disable_tp). A
     layer that does not own its index, or its KV, reuses an earlier layer's.
     """
-    counter = WeightCounter(quantisation, module)
     width = shape.nope + shape.rope
     if shape.q_rank is None:
         counter.matrix("q_proj", shape.heads * width, shape.hidden)
@@ -174,16 +169,3 @@ def latent(
         topk=indexer.topk if indexer else None,
         indexer_flops_per_pair=index_flops,
     )
-
-
-NO_ATTENTION = AttentionBlock(
-    kind=Attention.NONE,
-    params=0,
-    weight_bytes=0.0,
-    dtype="bf16",
-    flops_per_token=0.0,
-    flops_per_pair=0.0,
-    kv_bytes_per_token=0,
-    shards=1,
-    heads=1,
-)

@@ -11,31 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from partitune.models.architecture import Ffn, FfnBlock
-from partitune.models.quantisation import Quantisation, WeightFormat
 from partitune.models.weight_counter import WeightCounter
 
 
-def _mlp(
-    counter: WeightCounter,
-    prefix: str,
-    hidden: int,
-    inner: int,
-    *,
-    gated: bool,
-    bias: bool = False,
-    stored: WeightFormat | None = None,
-) -> None:
+def _mlp(counter: WeightCounter, prefix: str, hidden: int, inner: int, *, gated: bool, bias: bool = False) -> None:
     """Add an MLP of three matrices (gate, up, down), or of two where it is not `gated`."""
     for name in ("gate_proj", "up_proj") if gated else ("up_proj",):
-        counter.matrix(f"{prefix}{name}", inner, hidden, bias=bias, stored=stored)
-    counter.matrix(f"{prefix}down_proj", hidden, inner, bias=bias, stored=stored)
+        counter.matrix(f"{prefix}{name}", inner, hidden, bias=bias)
+    counter.matrix(f"{prefix}down_proj", hidden, inner, bias=bias)
 
 
-def dense(
-    quantisation: Quantisation, module: str, hidden: int, inner: int, *, gated: bool = True, bias: bool = False
-) -> FfnBlock:
-    """A dense MLP of three matrices (gate, up, down) or two (up, down)."""
-    counter = WeightCounter(quantisation, module)
+def dense(counter: WeightCounter, hidden: int, inner: int, *, gated: bool = True, bias: bool = False) -> FfnBlock:
+    """A dense MLP of three matrices (gate, up, down) or two (up, down), counted by an empty counter of its module."""
     _mlp(counter, "", hidden, inner, gated=gated, bias=bias)
     return FfnBlock(kind=Ffn.DENSE, **counter.totals())
 
@@ -57,11 +44,8 @@ class ExpertShape:
     routing_bias: bool = True  # a float32 correction per expert
 
 
-def mixture(
-    quantisation: Quantisation, module: str, shape: ExpertShape, *, stored: WeightFormat | None = None
-) -> FfnBlock:
-    """A mixture of experts; `stored` overrides the format of routed experts."""
-    common = WeightCounter(quantisation, module)
+def mixture(common: WeightCounter, shape: ExpertShape) -> FfnBlock:
+    """A mixture of experts; `common`, an empty counter of its module, counts what every token passes."""
     common.matrix("gate", shape.experts, shape.hidden, bias=shape.bias, plain=True, whole=True)
     if shape.routing_bias:
         common.vector(shape.experts, bytes_each=4, whole=True)
@@ -75,8 +59,8 @@ def mixture(
         common.matrix("latent_up_proj", shape.hidden, shape.latent, plain=True, whole=True)
         common.vector(shape.latent if shape.latent_norm else 0, whole=True)
     width = shape.latent or shape.hidden
-    expert = WeightCounter(quantisation, f"{module}.experts.0")
-    _mlp(expert, "", width, shape.inner, gated=shape.gated, bias=shape.bias, stored=stored)
+    expert = common.inside("experts.0")
+    _mlp(expert, "", width, shape.inner, gated=shape.gated, bias=shape.bias)
     return FfnBlock(
         kind=Ffn.MOE,
         **common.totals(),
@@ -84,19 +68,7 @@ def mixture(
         experts_per_token=shape.per_token,
         expert_params=expert.params,
         expert_bytes=expert.weight_bytes,
-        expert_dtype=expert.dtype,
+        expert_dtype=expert.totals()["dtype"],
         expert_width=shape.latent or 0,
         expert_matrices=tuple(expert.matrices),
     )
-
-
-def experts_or_dense(
-    quantisation: Quantisation, module: str, experts: ExpertShape, dense_inner: int, *, routed: bool
-) -> FfnBlock:
-    """The block of a layer that holds experts, or of one that does not, whose MLP is `dense_inner` wide."""
-    if routed:
-        return mixture(quantisation, module, experts)
-    return dense(quantisation, module, experts.hidden, dense_inner)
-
-
-NO_FFN = FfnBlock(kind=Ffn.NONE, params=0, weight_bytes=0.0, dtype="bf16", flops_per_token=0.0)

@@ -107,14 +107,14 @@ class Quantisation:
 
     rules: tuple[tuple[ModuleNames | None, WeightFormat], ...] = ()  # first match wins; None matches every matrix
     kept: ModuleNames | None = None  # modules that stay 16-bit
-    experts_only: bool = False  # method that touches routed experts and nothing else
+    experts: WeightFormat | None = None  # of routed experts, before the rules
 
     def format_of(self, module: str) -> WeightFormat:
         """Format of the matrix called `module` (`model.layers.3.mlp.experts.0.up_proj`)."""
-        if self.experts_only and ".experts." not in module:
-            return BF16
         if self.kept is not None and self.kept.match(module):
             return BF16
+        if self.experts is not None and ".experts." in module:
+            return self.experts
         for names, weight_format in self.rules:
             if names is None or names.match(module):
                 return weight_format
@@ -136,7 +136,9 @@ def read_quantisation(config: Fields) -> Quantisation:
     method = section.text("quant_method") or ("modelopt" if section.has("quant_algo", "quantization") else "")
     kept = ModuleNames(section, "modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
     if method in _ONE_FORMAT:
-        return Quantisation(((None, _ONE_FORMAT[method](section)),), kept, experts_only=method == "mxfp4")
+        return Quantisation(((None, _ONE_FORMAT[method](section)),), kept)
+    if method == "mxfp4":
+        return Quantisation(kept=kept, experts=MXFP4)
     if method == "compressed-tensors":
         return Quantisation(_compressed_rules(section), kept)
     if method.startswith("modelopt"):
@@ -163,7 +165,6 @@ def _grouped_integer(section: Fields) -> WeightFormat:
 _ONE_FORMAT: Mapping[str, Callable[[Fields], WeightFormat]] = {
     "fp8": _fp8,
     "fbgemm_fp8": lambda _: FP8_CHANNEL,
-    "mxfp4": lambda _: MXFP4,
     "mxfp8": lambda _: MXFP8,
     "awq": _grouped_integer,
     "gptq": _grouped_integer,
@@ -217,14 +218,3 @@ def _modelopt(section: Fields, kept: ModuleNames) -> Quantisation:
         if modules:
             rules.append((ModuleNames(Fields({"modules": modules}, inner.source, inner.path), "modules"), wanted))
     return Quantisation(tuple(rules), kept)
-
-
-def expert_format(config: Fields, fallback: WeightFormat) -> WeightFormat:
-    """DeepSeek-V4's `expert_dtype`: fp4 means MXFP4, fp8 the format of the other matrices.
-
-    vLLM 0.32 `models/deepseek_v4/quant_config.py`: a missing value means fp4.
-    """
-    value = config.text("expert_dtype", "fp4")
-    if value not in {"fp4", "fp8"}:
-        raise config.wrong("expert_dtype", value, "fp4 or fp8")
-    return MXFP4 if value == "fp4" else fallback

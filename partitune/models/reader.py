@@ -16,11 +16,11 @@ from pathlib import Path
 
 from partitune.errors import SpecError, nearest
 from partitune.models.architecture import Architecture, Edges
-from partitune.models.families import FAMILIES, dense, moe
+from partitune.models.families import FAMILIES, plain
 from partitune.models.fields import Fields
 from partitune.models.published import MODELS, CatalogModel, catalog_names, find_model
 from partitune.models.quantisation import read_quantisation
-from partitune.models.stack import FamilyReader, Stack
+from partitune.models.stack import FamilyReader
 from partitune.models.vision import read_vision
 
 __all__ = ["catalog_names", "load_architecture", "read_architecture"]
@@ -65,10 +65,14 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
     outer = Fields(config, source)
     text = _text_fields(outer)
     class_name = _class_name(text) or _class_name(outer)
-    stack = _family(text, outer, class_name)(text, read_quantisation(text))
+    read = _family(text, outer, class_name)
+    quantisation = read_quantisation(text)
+    stack = read(text)
     hidden = text.integer("hidden_size")
+    layers, drafter = stack.layers(quantisation, hidden)
     vocabulary = text.integer("vocab_size")
     tied = text.flag("tie_word_embeddings", default=stack.tied)
+    table = vocabulary * hidden
     vision = read_vision(outer, hidden)
     context = text.integer_or_none("max_position_embeddings", "max_seq_len", high=2**31)
     notes = [*stack.notes, *vision.notes, *_catalog_notes(outer)]
@@ -76,36 +80,31 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
         notes.append(f"max_position_embeddings is missing; {_CONTEXT_DEFAULT} is assumed")
     if outer.has("audio_config"):
         notes.append("the audio tower is not counted")
-    return Architecture(
-        name=name,
-        architecture=class_name or text.text("model_type"),
-        hidden_size=hidden,
-        layers=stack.layers,
-        edges=_edges(stack, vocabulary, hidden, vision.params, tied=tied),
-        max_position=context or _CONTEXT_DEFAULT,
-        source=source,
-        illegal_cuts=stack.illegal_cuts,
-        residual_block=stack.residual_block,
-        handoff_base=stack.handoff_base,
-        notes=tuple(notes),
-    )
-
-
-def _edges(stack: Stack, vocabulary: int, hidden: int, vision_params: int, *, tied: bool) -> Edges:
     # Engines keep embedding and head 16-bit whatever the quantisation of the layers.
-    table = vocabulary * hidden
-    return Edges(
+    edges = Edges(
         vocab_size=vocabulary,
         embedding_params=table,
         embedding_bytes=2.0 * table,
         tied=tied,
         head_params=0 if tied else table,
         head_bytes=2.0 * table,
-        drafter_layers=stack.drafter.layers,
-        drafter_params=stack.drafter.params,
-        drafter_bytes=stack.drafter.weight_bytes,
-        vision_params=vision_params,
-        vision_bytes=2.0 * vision_params,
+        drafter_params=drafter.params,
+        drafter_bytes=drafter.weight_bytes,
+        vision_params=vision.params,
+        vision_bytes=2.0 * vision.params,
+    )
+    return Architecture(
+        name=name,
+        architecture=class_name or text.text("model_type"),
+        hidden_size=hidden,
+        layers=layers,
+        edges=edges,
+        max_position=context or _CONTEXT_DEFAULT,
+        source=source,
+        illegal_cuts=stack.illegal_cuts,
+        residual_block=stack.residual_block,
+        handoff_base=stack.handoff_base,
+        notes=tuple(notes),
     )
 
 
@@ -140,8 +139,8 @@ def _family(text: Fields, outer: Fields, class_name: str) -> FamilyReader:
         if key in FAMILIES:
             return FAMILIES[key]
     uncommon = sorted(key for key in text.data if key.startswith(_UNCOMMON) and text.data[key] not in (None, False))
-    plain = text.has("hidden_size") and text.has("num_hidden_layers") and text.has("num_attention_heads")
-    if not plain or uncommon:
+    sized = text.has("hidden_size") and text.has("num_hidden_layers") and text.has("num_attention_heads")
+    if not sized or uncommon:
         supported = sorted(key for key in FAMILIES if key == key.lower())
         why = (
             f"it has {', '.join(key[:40] for key in uncommon[:4])}"
@@ -154,8 +153,8 @@ def _family(text: Fields, outer: Fields, class_name: str) -> FamilyReader:
             f"transformer ({why}); supported: {', '.join(supported)}",
         )
     if text.has("num_experts", "num_local_experts", "n_routed_experts"):
-        return moe.GENERIC
-    return dense.GENERIC
+        return plain.GENERIC_MIXTURE
+    return plain.GENERIC
 
 
 def _catalog_notes(outer: Fields) -> list[str]:
@@ -212,8 +211,7 @@ def _path_name(path: Path) -> str:
 def _from_catalog(model: CatalogModel, repository: str) -> Architecture:
     source = f"partitune/models/configs/{model.file}"
     text = files("partitune.models").joinpath("configs", model.file).read_text(encoding="utf-8")
-    architecture = read_architecture(_decode(text, source), name=model.name, source=source)
-    return replace(architecture, published_params=model.params, repository=repository)
+    return replace(read_architecture(_decode(text, source), name=model.name, source=source), repository=repository)
 
 
 def _parse(path: Path) -> dict[str, object]:

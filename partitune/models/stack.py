@@ -1,73 +1,67 @@
-"""What a family reader returns: the layer stack of the text model and what only the family knows about it.
+"""What a family reader returns: how many layers the text model has and what is in each.
 
 Decision: families do not build an Architecture. Embedding, head, vision tower, name and source are the same for all and
-are added once, in `reader.py`; so a family module is only the shape of its layers.
+are added once, in `reader.py`; layers and drafter are put together here; so a family module is only the shape of its
+layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from partitune.models.architecture import Layer
+from partitune.models.architecture import AttentionBlock, FfnBlock, Layer
 from partitune.models.fields import Fields
-from partitune.models.quantisation import Quantisation
+from partitune.models.quantisation import Quantisation, WeightFormat
 from partitune.models.weight_counter import WeightCounter
 
-
-@dataclass(frozen=True, slots=True)
-class Drafter:
-    """Multi-token-prediction modules of a checkpoint, without the embedding and head they share with the model."""
-
-    layers: int = 0
-    params: int = 0
-    weight_bytes: float = 0.0
-
-
-NO_DRAFTER = Drafter()
+#: The two halves of a layer, from an empty counter of its module (`model.layers.3`) and its index.
+Blocks = Callable[[WeightCounter, int], tuple[AttentionBlock, FfnBlock]]
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The layers of a text model."""
+    """The layers of a text model, and of the multi-token-prediction modules in its checkpoint."""
 
-    layers: tuple[Layer, ...]
-    drafter: Drafter = NO_DRAFTER
+    count: int
+    blocks: Blocks  # draft layers come after the others: their indexes start at `count`
+    norms: int = 2  # hidden-wide vectors a layer
+    drafted: int = 0  # draft layers
+    fusions: int | None = None  # projections of (embedding, hidden state) to hidden; None: one a draft layer
+    halves: bool = False  # each of the two is projected by itself, quantised (DeepSeek-V4)
+    expert_format: WeightFormat | None = None  # of routed experts, where it is not in quantization_config
     tied: bool = False  # the family's default when the config does not say
     illegal_cuts: frozenset[int] = frozenset()
     residual_block: int | None = None
     handoff_base: int = 2
     notes: tuple[str, ...] = ()
 
+    def layers(self, quantisation: Quantisation, hidden: int) -> tuple[tuple[Layer, ...], WeightCounter]:
+        """The layers, and what the drafter weighs without the embedding and head it shares with the model.
 
-FamilyReader = Callable[[Fields, Quantisation], Stack]
+        vLLM 0.32 `model_executor/models/deepseek_mtp.py`: eh_proj [hidden, 2 hidden], enorm, hnorm, shared_head.norm.
+        """
+        if self.expert_format is not None:
+            quantisation = replace(quantisation, experts=self.expert_format)
+        layers = []
+        for index in range(self.count + self.drafted):
+            attention, ffn = self.blocks(WeightCounter(quantisation, f"model.layers.{index}"), index)
+            layers.append(Layer(index, attention, ffn, self.norms * hidden))
+        drafter = WeightCounter(quantisation, "mtp")
+        for _ in range(self.drafted if self.fusions is None else self.fusions):
+            if self.halves:
+                drafter.matrix("e_proj", hidden, hidden)
+                drafter.matrix("h_proj", hidden, hidden)
+            else:
+                drafter.matrix("eh_proj", hidden, 2 * hidden, plain=True)
+            drafter.vector(3 * hidden)
+        for layer in layers[self.count :]:
+            drafter.params += layer.params
+            drafter.weight_bytes += layer.weight_bytes
+        return tuple(layers[: self.count]), drafter
 
 
-def drafter(
-    quantisation: Quantisation, layers: Sequence[Layer], hidden: int, *, fusions: int, halves: bool = False
-) -> Drafter:
-    """Drafter of `layers`, with `fusions` projections of (embedding, hidden state) to hidden and their three norms.
-
-    Without layers there is none.
-
-    vLLM 0.32 `model_executor/models/deepseek_mtp.py`: eh_proj [hidden, 2 hidden], enorm, hnorm, shared_head.norm.
-    DeepSeek-V4 projects each of the two by itself, quantised (`halves`).
-    """
-    if not layers:
-        return NO_DRAFTER
-    counter = WeightCounter(quantisation, "mtp")
-    for _ in range(fusions):
-        if halves:
-            counter.matrix("e_proj", hidden, hidden)
-            counter.matrix("h_proj", hidden, hidden)
-        else:
-            counter.matrix("eh_proj", hidden, 2 * hidden, plain=True)
-        counter.vector(3 * hidden)
-    return Drafter(
-        layers=len(layers),
-        params=counter.params + sum(layer.params for layer in layers),
-        weight_bytes=counter.weight_bytes + sum(layer.weight_bytes for layer in layers),
-    )
+FamilyReader = Callable[[Fields], Stack]
 
 
 def cuts_inside(readers_to_source: Sequence[int]) -> frozenset[int]:

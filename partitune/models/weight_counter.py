@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from partitune.models.architecture import Matrix
-from partitune.models.quantisation import BF16, Quantisation, WeightFormat
+from partitune.models.quantisation import BF16, Quantisation
+
+_BLOCKED = "_block"  # behind a format whose scales serve a block of rows: other kernels multiply it
 
 
 class Totals(TypedDict):
@@ -36,7 +38,6 @@ class WeightCounter:
         params: parameters, biases and vectors included.
         weight_bytes: stored bytes, scales included.
         replicated_bytes: the part of them that every TP rank holds whole.
-        flops_per_token: 2 x parameters of the matrices.
         matrices: every matrix, in the order it was added.
     """
 
@@ -45,29 +46,21 @@ class WeightCounter:
     params: int = 0
     weight_bytes: float = 0.0
     replicated_bytes: float = 0.0
-    flops_per_token: float = 0.0
     matrices: list[Matrix] = field(default_factory=list)
-    _by_format: Counter[str] = field(default_factory=Counter)
+
+    def inside(self, name: str) -> WeightCounter:
+        """An empty counter for the part called `name` of this module."""
+        return WeightCounter(self.quantisation, f"{self.module}.{name}")
 
     def matrix(
-        self,
-        name: str,
-        outputs: int,
-        inputs: int,
-        *,
-        bias: bool = False,
-        plain: bool = False,
-        whole: bool = False,
-        stored: WeightFormat | None = None,
+        self, name: str, outputs: int, inputs: int, *, bias: bool = False, plain: bool = False, whole: bool = False
     ) -> None:
         """Add an outputs x inputs matrix; `plain`: 16-bit whatever the config says, `whole`: not split under TP."""
-        stored = stored or (BF16 if plain else self.quantisation.format_of(f"{self.module}.{name}"))
+        stored = BF16 if plain else self.quantisation.format_of(f"{self.module}.{name}")
         self.params += outputs * inputs
         self._store(stored.matrix_bytes(outputs, inputs), whole=whole)
-        self.flops_per_token += 2.0 * outputs * inputs
-        self._by_format[stored.name] += outputs * inputs
-        blocks = "_block" if stored.scale_rows > 1 else ""
-        self.matrices.append(Matrix(name, outputs, inputs, stored.name + blocks, whole))
+        dtype = stored.name + (_BLOCKED if stored.scale_rows > 1 else "")
+        self.matrices.append(Matrix(name, outputs, inputs, dtype, whole))
         if bias:
             self.vector(outputs, whole=whole)
 
@@ -81,18 +74,16 @@ class WeightCounter:
         if whole:
             self.replicated_bytes += stored_bytes
 
-    @property
-    def dtype(self) -> str:
-        """Name of the format that holds most of the parameters."""
-        return self._by_format.most_common(1)[0][0] if self._by_format else BF16.name
-
     def totals(self) -> Totals:
-        """All sums, as the fields of a block."""
+        """All sums, as the fields of a block; its dtype is the format that holds most of the parameters."""
+        sizes: Counter[str] = Counter()
+        for matrix in self.matrices:
+            sizes[matrix.dtype.removesuffix(_BLOCKED)] += matrix.outputs * matrix.inputs
         return Totals(
             params=self.params,
             weight_bytes=self.weight_bytes,
-            dtype=self.dtype,
-            flops_per_token=self.flops_per_token,
+            dtype=sizes.most_common(1)[0][0],
+            flops_per_token=2.0 * sizes.total(),
             replicated_bytes=self.replicated_bytes,
             matrices=tuple(self.matrices),
         )

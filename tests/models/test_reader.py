@@ -55,7 +55,6 @@ def test_file_and_folder(tmp_path: Path) -> None:
     assert by_folder == by_file
     assert by_folder.name == "My-Model"
     assert by_folder.source == str(folder / "config.json")
-    assert by_folder.published_params is None
     assert by_folder.repository is None
 
 

@@ -19,7 +19,6 @@ def test_parameters_are_within_two_percent_of_the_published_size(model: CatalogM
     if model.counts is Counts.SEEING:
         counted += architecture.edges.vision_params
     assert counted == pytest.approx(model.params, rel=0.02), model.where
-    assert architecture.published_params == model.params
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,6 @@ def test_deepseek_v4_pro_stores_experts_in_four_bits() -> None:
 def test_deepseek_v3_drafter_has_the_documented_unique_parameters() -> None:
     # README_WEIGHTS.md: 11.5 B unique parameters, embedding and head shared.
     edges = load_architecture("deepseek-v3").edges
-    assert edges.drafter_layers == 1
     assert edges.drafter_params == pytest.approx(11.5e9, rel=0.02)
 
 

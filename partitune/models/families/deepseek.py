@@ -7,26 +7,15 @@ of an earlier layer, or its latent, must sit on the same stage: the engines keep
 
 from __future__ import annotations
 
-from partitune.models.architecture import Layer
+from itertools import accumulate
+
+from partitune.models.architecture import AttentionBlock, FfnBlock
 from partitune.models.attention import Indexer, LatentShape, latent
-from partitune.models.families.grouped import dense_prefix, draft_layers, experts_and_visits
-from partitune.models.feedforward import ExpertShape, experts_or_dense
+from partitune.models.families.grouped import dense_prefix, draft_layers, experts_and_visits, routed_or_dense
+from partitune.models.feedforward import ExpertShape
 from partitune.models.fields import Fields
-from partitune.models.quantisation import Quantisation
-from partitune.models.stack import Stack, cuts_inside, drafter
-
-
-def latent_shape(fields: Fields) -> LatentShape:
-    """Shape of multi-head latent attention; `q_lora_rank` null or missing means a direct query projection."""
-    return LatentShape(
-        hidden=fields.integer("hidden_size"),
-        heads=fields.integer("num_attention_heads", high=65_536),
-        q_rank=fields.integer_or_none("q_lora_rank"),
-        kv_rank=fields.integer("kv_lora_rank"),
-        nope=fields.integer("qk_nope_head_dim", high=65_536),
-        rope=fields.integer("qk_rope_head_dim", low=0, high=65_536),
-        value=fields.integer("v_head_dim", high=65_536),
-    )
+from partitune.models.stack import Stack, cuts_inside
+from partitune.models.weight_counter import WeightCounter
 
 
 def expert_shape(fields: Fields, hidden: int, *, routing_bias: bool = True) -> ExpertShape:
@@ -55,10 +44,7 @@ def index_sources(fields: Fields, layers: int) -> list[int]:
         kinds = ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
     if kinds[0] != "full":
         raise fields.error("indexer_types", "the first layer must be 'full': it has no earlier index to share")
-    sources: list[int] = []
-    for layer, kind in enumerate(kinds):
-        sources.append(layer if kind == "full" else sources[-1])
-    return sources
+    return list(accumulate((layer if kind == "full" else 0 for layer, kind in enumerate(kinds)), max))
 
 
 def kv_sources(fields: Fields, layers: int) -> list[int]:
@@ -74,47 +60,30 @@ def kv_sources(fields: Fields, layers: int) -> list[int]:
     return sources
 
 
-def read(fields: Fields, quantisation: Quantisation) -> Stack:
+def read(fields: Fields) -> Stack:
     """Reader of the DeepSeek shape."""
     count = fields.layers()
-    shape = latent_shape(fields)
+    shape = fields.shape(LatentShape)
     indexer, indexes = None, list(range(count))
     if fields.has("index_topk"):
-        indexer = Indexer(
-            fields.integer("index_n_heads", high=65_536),
-            fields.integer("index_head_dim", high=65_536),
-            fields.integer("index_topk"),
-        )
+        indexer = fields.shape(Indexer)
         indexes = index_sources(fields, count)
     latents = kv_sources(fields, count)
     # V2 has no routing bias: topk_method is not noaux_tc.
     experts = expert_shape(fields, shape.hidden, routing_bias=fields.text("topk_method", "noaux_tc") == "noaux_tc")
-    routed = dense_prefix(fields, count)
-    inner = experts.inner if all(routed) else fields.integer("intermediate_size")
+    ffn = routed_or_dense(fields, experts, dense_prefix(fields, count))
     bias = fields.flag("attention_bias", default=False)
-    drafted = draft_layers(fields)
 
-    def layer(index: int, *, sparse: bool, owns_index: bool, owns_kv: bool) -> Layer:
-        module = f"model.layers.{index}"
+    def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
         attention = latent(
-            quantisation,
-            f"{module}.self_attn",
+            module.inside("self_attn"),
             shape,
             qkv_bias=bias,
             indexer=indexer,
-            owns_index=owns_index,
-            owns_kv=owns_kv,
+            owns_index=index >= count or indexes[index] == index,
+            owns_kv=index >= count or latents[index] == index,
         )
-        ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, inner, routed=sparse)
-        return Layer(index, attention, ffn, 2 * shape.hidden)
+        return attention, ffn(module.inside("mlp"), index)
 
-    layers = tuple(
-        layer(index, sparse=routed[index], owns_index=indexes[index] == index, owns_kv=latents[index] == index)
-        for index in range(count)
-    )
-    extra = [layer(count + number, sparse=True, owns_index=True, owns_kv=True) for number in range(drafted)]
-    return Stack(
-        layers,
-        drafter(quantisation, extra, shape.hidden, fusions=drafted),
-        illegal_cuts=cuts_inside(indexes) | cuts_inside(latents),
-    )
+    cuts = cuts_inside(indexes) | cuts_inside(latents)
+    return Stack(count, blocks, drafted=draft_layers(fields), illegal_cuts=cuts)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partitune.models.architecture import Attention, AttentionBlock, Layer
+from partitune.models.architecture import Attention, AttentionBlock, FfnBlock
 from partitune.models.attention import index_key_bytes
 from partitune.models.families.deepseek import expert_shape
 from partitune.models.families.grouped import draft_layers
 from partitune.models.feedforward import mixture
-from partitune.models.fields import Fields
-from partitune.models.quantisation import Quantisation, expert_format
-from partitune.models.stack import Stack, drafter
+from partitune.models.fields import Fields, read_number
+from partitune.models.quantisation import MXFP4
+from partitune.models.stack import Stack
 from partitune.models.weight_counter import WeightCounter
 
 _ROPE_BYTES = 2  # the rotated part of an entry stays 16-bit, the rest is FP8 with 8 bytes of scales
@@ -26,35 +26,22 @@ _INDEXED_RATIO = 4  # only these layers choose tokens with an indexer; their com
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    hidden: int
-    heads: int
-    width: int
-    rope: int
-    q_rank: int
-    o_rank: int
-    o_groups: int
-    window: int
-    index_heads: int
-    index_width: int
-    index_topk: int
-    streams: int
+    hidden: int = read_number("hidden_size")
+    heads: int = read_number("num_attention_heads", high=65_536)
+    width: int = read_number("head_dim", high=65_536)
+    rope: int = read_number("qk_rope_head_dim", low=0, high=65_536)
+    q_rank: int = read_number("q_lora_rank")
+    o_rank: int = read_number("o_lora_rank")
+    o_groups: int = read_number("o_groups", high=65_536)
+    window: int = read_number("sliding_window")
+    index_heads: int = read_number("index_n_heads", high=65_536)
+    index_width: int = read_number("index_head_dim", high=65_536)
+    index_topk: int = read_number("index_topk")
+    streams: int = read_number("hc_mult", high=1024)
 
 
 def _shape(fields: Fields) -> _Shape:
-    shape = _Shape(
-        hidden=fields.integer("hidden_size"),
-        heads=fields.integer("num_attention_heads", high=65_536),
-        width=fields.integer("head_dim", high=65_536),
-        rope=fields.integer("qk_rope_head_dim", low=0, high=65_536),
-        q_rank=fields.integer("q_lora_rank"),
-        o_rank=fields.integer("o_lora_rank"),
-        o_groups=fields.integer("o_groups", high=65_536),
-        window=fields.integer("sliding_window"),
-        index_heads=fields.integer("index_n_heads", high=65_536),
-        index_width=fields.integer("index_head_dim", high=65_536),
-        index_topk=fields.integer("index_topk"),
-        streams=fields.integer("hc_mult", high=1024),
-    )
+    shape = fields.shape(_Shape)
     if shape.heads % shape.o_groups:
         raise fields.error("o_groups", f"{shape.o_groups} given, allowed is a divisor of the {shape.heads} heads")
     if shape.rope > shape.width:
@@ -71,8 +58,7 @@ def _compressor(counter: WeightCounter, name: str, shape: _Shape, width: int, ra
     return overlap * ratio * 2 * overlap * width * 4
 
 
-def _attention(quantisation: Quantisation, module: str, shape: _Shape, ratio: int) -> AttentionBlock:
-    counter = WeightCounter(quantisation, module)
+def _attention(counter: WeightCounter, shape: _Shape, ratio: int) -> AttentionBlock:
     query = shape.heads * shape.width
     counter.matrix("wq_a", shape.q_rank, shape.hidden, whole=True)
     counter.matrix("wq_b", query, shape.q_rank)
@@ -114,25 +100,27 @@ def _hyper_connection(counter: WeightCounter, shape: _Shape) -> None:
     counter.vector(2 * (mixes * shape.streams * shape.hidden + mixes + 3), bytes_each=4, whole=True)
 
 
-def read(fields: Fields, quantisation: Quantisation) -> Stack:
+def read(fields: Fields) -> Stack:
     """Layers of DeepSeek-V4 by `compress_ratios`; draft layers only slide."""
     count = fields.layers()
     shape = _shape(fields)
     experts = expert_shape(fields, shape.hidden)
-    stored = expert_format(fields, quantisation.format_of("model.layers.0.mlp.experts.0.up_proj"))
+    expert_dtype = fields.text("expert_dtype", "fp4")  # vLLM 0.32 `models/deepseek_v4/quant_config.py`
+    if expert_dtype not in {"fp4", "fp8"}:
+        raise fields.wrong("expert_dtype", expert_dtype, "fp4 or fp8")
     ratios = fields.integers("compress_ratios", low=0, high=65_536)
     if len(ratios) < count:
         raise fields.error("compress_ratios", f"{len(ratios)} entries for {count} layers; one entry a layer is needed")
 
-    def layer(index: int, ratio: int) -> Layer:
-        module = f"model.layers.{index}"
-        attention = _attention(quantisation, f"{module}.self_attn", shape, ratio)
-        ffn = mixture(quantisation, f"{module}.mlp", experts, stored=stored)
-        return Layer(index, attention, ffn, 2 * shape.hidden)
+    def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
+        ratio = ratios[index] if index < count else 0  # the engine's list of ratios has no draft layers
+        return _attention(module.inside("self_attn"), shape, ratio), mixture(module.inside("mlp"), experts)
 
-    layers = tuple(layer(index, ratios[index]) for index in range(count))
-    drafted = draft_layers(fields)
-    # The draft layer only slides: it is not in the engine's list of ratios.
-    extra = [layer(count + number, 0) for number in range(drafted)]
-    draft = drafter(quantisation, extra, shape.hidden, fusions=drafted, halves=True)
-    return Stack(layers, draft, handoff_base=shape.streams)
+    return Stack(
+        count,
+        blocks,
+        drafted=draft_layers(fields),
+        halves=True,
+        expert_format=MXFP4 if expert_dtype == "fp4" else None,
+        handoff_base=shape.streams,
+    )

@@ -6,10 +6,16 @@ those rules are read here once and the family modules only say which of them app
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from partitune.models.architecture import FfnBlock
 from partitune.models.attention import HeadShape
+from partitune.models.feedforward import ExpertShape, dense, mixture
 from partitune.models.fields import Fields
+from partitune.models.weight_counter import WeightCounter
+
+#: The feed-forward block of a layer, from an empty counter of its module and the layer's index.
+FfnOfLayer = Callable[[WeightCounter, int], FfnBlock]
 
 SLIDING_NAMES = {"sliding_attention", "chunked_attention"}
 LAYER_TYPES = SLIDING_NAMES | {"full_attention"}
@@ -85,6 +91,29 @@ def dense_prefix(fields: Fields, layers: int) -> list[bool]:
         return [value == 1 for value in fields.per_layer("moe_layer_freq", layers, {0, 1}) or []]
     every = fields.integer("moe_layer_freq", default=1, high=layers)
     return [layer >= first and layer % every == 0 for layer in range(layers)]
+
+
+def routed_or_dense(
+    fields: Fields, experts: ExpertShape, routed: Sequence[bool], inner: int | None = None, *, drafts: bool = True
+) -> FfnOfLayer:
+    """Blocks of a stack in which some layers hold experts and the others a dense MLP.
+
+    Args:
+        fields: asked for `intermediate_size`, where a layer is dense.
+        experts: of the layers that hold any.
+        routed: for every layer, whether it holds experts.
+        inner: width of the dense MLPs, where it is not called `intermediate_size`.
+        drafts: whether draft layers hold experts.
+    """
+    if inner is None:
+        inner = experts.inner if all(routed) else fields.integer("intermediate_size")
+
+    def block(counter: WeightCounter, index: int) -> FfnBlock:
+        if routed[index] if index < len(routed) else drafts:
+            return mixture(counter, experts)
+        return dense(counter, experts.hidden, inner)
+
+    return block
 
 
 def experts_and_visits(fields: Fields, *names: str) -> tuple[int, int]:

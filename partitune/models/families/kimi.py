@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from partitune.models.architecture import AttentionBlock, Layer
-from partitune.models.attention import latent
-from partitune.models.families.deepseek import expert_shape, latent_shape
-from partitune.models.families.grouped import dense_prefix, draft_layers
-from partitune.models.feedforward import experts_or_dense
+from partitune.models.architecture import AttentionBlock, FfnBlock
+from partitune.models.attention import LatentShape, latent
+from partitune.models.families.deepseek import expert_shape
+from partitune.models.families.grouped import dense_prefix, draft_layers, routed_or_dense
 from partitune.models.fields import LAYERS_MAX, Fields
-from partitune.models.quantisation import Quantisation
-from partitune.models.stack import Stack, drafter
-from partitune.models.state_mixers import kda
+from partitune.models.stack import Stack
+from partitune.models.state_mixers import KdaShape, kda
+from partitune.models.weight_counter import WeightCounter
 
 
 def _kda_layers(fields: Fields, layers: int) -> tuple[Fields, set[int]]:
@@ -32,50 +31,31 @@ def _kda_layers(fields: Fields, layers: int) -> tuple[Fields, set[int]]:
     return section, {number - 1 for number in linear}
 
 
-def read(fields: Fields, quantisation: Quantisation) -> Stack:
+def read(fields: Fields) -> Stack:
     """Reader of Kimi-Linear and the text model of Kimi-K3."""
     count = fields.layers()
     section, linear = _kda_layers(fields, count)
-    shape = latent_shape(fields)
-    heads = section.integer("num_heads", high=65_536)
-    width = section.integer("head_dim", high=65_536)
-    kernel = section.integer("short_conv_kernel_size", high=1024)
-    full_rank = section.flag("use_full_rank_gate", default=False)
+    shape = fields.shape(LatentShape)
+    delta = section.shape(KdaShape, hidden=shape.hidden)
     gated = fields.flag("mla_use_output_gate", default=False)
     experts = replace(
         expert_shape(fields, shape.hidden),
         latent=fields.integer_or_none("routed_expert_hidden_size"),
         latent_norm=fields.flag("latent_moe_use_norm", default=False),
     )
-    routed = dense_prefix(fields, count)
-    inner = experts.inner if all(routed) else fields.integer("intermediate_size")
+    ffn = routed_or_dense(fields, experts, dense_prefix(fields, count))
     residual_block = fields.integer_or_none("attn_res_block_size", high=LAYERS_MAX)
-    drafted = draft_layers(fields)
-    # norms before attention and MLP; attention residuals add a norm and a score vector for each
-    norms = (2 if residual_block is None else 6) * shape.hidden
 
-    def layer(index: int, *, sparse: bool) -> Layer:
-        module = f"model.layers.{index}"
-        attention: AttentionBlock
-        if index in linear:
-            attention = kda(
-                quantisation,
-                f"{module}.self_attn",
-                hidden=shape.hidden,
-                heads=heads,
-                width=width,
-                kernel=kernel,
-                full_rank_gate=full_rank,
-            )
-        else:
-            attention = latent(quantisation, f"{module}.self_attn", shape, output_gate=gated)
-        ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, inner, routed=sparse)
-        return Layer(index, attention, ffn, norms)
+    def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
+        mixer = module.inside("self_attn")
+        attention = kda(mixer, delta) if index in linear else latent(mixer, shape, output_gate=gated)
+        return attention, ffn(module.inside("mlp"), index)
 
-    layers = tuple(layer(index, sparse=routed[index]) for index in range(count))
-    extra = [layer(count + number, sparse=True) for number in range(drafted)]
     return Stack(
-        layers,
-        drafter(quantisation, extra, shape.hidden, fusions=drafted),
+        count,
+        blocks,
+        # before attention and MLP; attention residuals add a norm and a score vector for each
+        norms=2 if residual_block is None else 6,
+        drafted=draft_layers(fields),
         residual_block=residual_block,
     )

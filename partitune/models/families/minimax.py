@@ -1,22 +1,22 @@
 """MiniMax-M1 (lightning attention with softmax every eighth layer) and M3 (block-sparse attention with an indexer).
 
-Decision: M2 is an ordinary mixture and lives in `moe.py`. The MTP modules that M2 and M3 configs name are in no
+Decision: M2 is an ordinary mixture and lives in `plain.py`. The MTP modules that M2 and M3 configs name are in no
 published checkpoint (M3's files are 854 GB, the model without them), so no drafter is counted and a note says so.
 """
 
 from __future__ import annotations
 
-from partitune.models.architecture import Layer
+from partitune.models.architecture import AttentionBlock, FfnBlock
 from partitune.models.attention import Indexer, grouped_query
-from partitune.models.families.grouped import dense_prefix, experts_and_visits, head_shape
-from partitune.models.feedforward import ExpertShape, experts_or_dense, mixture
+from partitune.models.families.grouped import dense_prefix, experts_and_visits, head_shape, routed_or_dense
+from partitune.models.feedforward import ExpertShape, mixture
 from partitune.models.fields import Fields
-from partitune.models.quantisation import Quantisation
 from partitune.models.stack import Stack
 from partitune.models.state_mixers import lightning
+from partitune.models.weight_counter import WeightCounter
 
 
-def read_m1(fields: Fields, quantisation: Quantisation) -> Stack:
+def read_m1(fields: Fields) -> Stack:
     """Reader of MiniMax-Text-01 and M1: `attn_type_list` has 1 for softmax and 0 for lightning attention."""
     count = fields.layers()
     shape = head_shape(fields)
@@ -30,17 +30,13 @@ def read_m1(fields: Fields, quantisation: Quantisation) -> Stack:
         shared=fields.integer("shared_intermediate_size", default=0, low=0),
         routing_bias=False,
     )
-    layers = []
-    for index in range(count):
-        module = f"model.layers.{index}"
-        if softmax[index]:
-            attention = grouped_query(quantisation, f"{module}.self_attn", shape)
-        else:
-            attention = lightning(
-                quantisation, f"{module}.self_attn", hidden=shape.hidden, heads=shape.heads, width=shape.width
-            )
-        layers.append(Layer(index, attention, mixture(quantisation, f"{module}.mlp", experts), 2 * shape.hidden))
-    return Stack(tuple(layers))
+
+    def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
+        mixer = module.inside("self_attn")
+        attention = grouped_query(mixer, shape) if softmax[index] else lightning(mixer, shape)
+        return attention, mixture(module.inside("mlp"), experts)
+
+    return Stack(count, blocks)
 
 
 def _indexer(fields: Fields) -> tuple[Indexer | None, Fields | None]:
@@ -56,7 +52,7 @@ def _indexer(fields: Fields) -> tuple[Indexer | None, Fields | None]:
     return indexer, section
 
 
-def read_m3(fields: Fields, quantisation: Quantisation) -> Stack:
+def read_m3(fields: Fields) -> Stack:
     """Reader of the text model of MiniMax-M3; vLLM 0.32 `models/minimax_m3/nvidia/model.py`."""
     count = fields.layers()
     shape = head_shape(fields)
@@ -69,21 +65,15 @@ def read_m3(fields: Fields, quantisation: Quantisation) -> Stack:
         shared=shared * fields.integer("n_shared_experts", default=1, low=0, high=1024),
     )
     routed = dense_prefix(fields, count)
-    dense_inner = inner if all(routed) else fields.integer("dense_intermediate_size")
+    ffn = routed_or_dense(fields, experts, routed, inner if all(routed) else fields.integer("dense_intermediate_size"))
     indexer, section = _indexer(fields)
     marks = section.per_layer("sparse_attention_freq", count, {0, 1}) if section is not None else None
     indexed = [mark == 1 for mark in marks] if marks is not None else [indexer is not None] * count
-    layers = []
-    for index in range(count):
-        module = f"model.layers.{index}"
-        attention = grouped_query(
-            quantisation,
-            f"{module}.self_attn",
-            shape,
-            norm_params=2 * shape.width,
-            indexer=indexer if indexed[index] else None,
-        )
-        ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, dense_inner, routed=routed[index])
-        layers.append(Layer(index, attention, ffn, 2 * shape.hidden))
+
+    def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
+        chooses = indexer if indexed[index] else None
+        attention = grouped_query(module.inside("self_attn"), shape, norm_params=2 * shape.width, indexer=chooses)
+        return attention, ffn(module.inside("mlp"), index)
+
     notes = ("MTP modules named in the config are not counted: the published checkpoint does not hold them",)
-    return Stack(tuple(layers), notes=notes if fields.has("num_mtp_modules") else ())
+    return Stack(count, blocks, notes=notes if fields.has("num_mtp_modules") else ())

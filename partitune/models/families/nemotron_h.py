@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from partitune.models.architecture import Layer
-from partitune.models.attention import NO_ATTENTION, grouped_query
+from partitune.models.architecture import Attention, AttentionBlock, Ffn, FfnBlock
+from partitune.models.attention import grouped_query
 from partitune.models.families.grouped import draft_layers, experts_and_visits, head_shape
-from partitune.models.feedforward import NO_FFN, ExpertShape, dense, mixture
+from partitune.models.feedforward import ExpertShape, dense, mixture
 from partitune.models.fields import LAYERS_MAX, Fields
-from partitune.models.quantisation import Quantisation
-from partitune.models.stack import Stack, drafter
-from partitune.models.state_mixers import Mamba2Shape, mamba2, state_element_bytes
+from partitune.models.stack import Stack
+from partitune.models.state_mixers import Mamba2Shape, mamba2
+from partitune.models.weight_counter import WeightCounter
 
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 _NAMES = frozenset(_LETTERS.values())
@@ -35,20 +35,6 @@ def pattern(fields: Fields, letters_key: str, names_key: str) -> list[str]:
     return [str(name) for name in fields.per_layer(names_key, len(names), _NAMES) or []]
 
 
-def _mamba_shape(fields: Fields, hidden: int) -> Mamba2Shape:
-    return Mamba2Shape(
-        hidden=hidden,
-        heads=fields.integer("mamba_num_heads", high=65_536),
-        width=fields.integer("mamba_head_dim", high=65_536),
-        groups=fields.integer("n_groups", high=65_536),
-        state=fields.integer("ssm_state_size", high=65_536),
-        kernel=fields.integer("conv_kernel", high=1024),
-        # vLLM 0.32 `models/config.py`, NemotronHForCausalLMConfig: float32 unless the config says otherwise.
-        state_element_bytes=state_element_bytes(fields, "mamba_ssm_cache_dtype", "float32"),
-        conv_bias=fields.flag("use_conv_bias", default=True),
-    )
-
-
 def _experts(fields: Fields, hidden: int) -> ExpertShape:
     shared = fields.integer("n_shared_experts", default=0, low=0, high=1024)
     width = fields.integer("moe_shared_expert_intermediate_size", default=0, low=0)
@@ -62,7 +48,7 @@ def _experts(fields: Fields, hidden: int) -> ExpertShape:
     )
 
 
-def read(fields: Fields, quantisation: Quantisation) -> Stack:
+def read(fields: Fields) -> Stack:
     """Layers of Nemotron-H, one a block of its pattern, and the drafter by a pattern of its own."""
     kinds = pattern(fields, "hybrid_override_pattern", "layers_block_type")
     if not kinds:
@@ -76,22 +62,20 @@ def read(fields: Fields, quantisation: Quantisation) -> Stack:
     bias = fields.flag("attention_bias", default=False)
     mlp_bias = fields.flag("mlp_bias", default=False)
 
-    def layer(index: int, kind: str) -> Layer:
-        module = f"model.layers.{index}.mixer"
-        attention, ffn = NO_ATTENTION, NO_FFN
-        if kind == "mamba":
-            attention = mamba2(quantisation, module, _mamba_shape(fields, shape.hidden))
-        elif kind == "attention":
-            attention = grouped_query(quantisation, module, shape, qkv_bias=bias, output_bias=bias)
-        elif kind == "mlp":
-            inner = fields.integer("intermediate_size")
-            ffn = dense(quantisation, module, shape.hidden, inner, gated=False, bias=mlp_bias)
-        else:
-            ffn = mixture(quantisation, module, replace(_experts(fields, shape.hidden), bias=mlp_bias))
-        return Layer(index, attention, ffn, shape.hidden)
-
-    layers = tuple(layer(index, kind) for index, kind in enumerate(kinds))
     drafted = draft_layers(fields)
-    draft_kinds = pattern(fields, "mtp_hybrid_override_pattern", "mtp_layers_block_type") if drafted else []
-    extra = [layer(len(kinds) + number, kind) for number, kind in enumerate(draft_kinds * drafted)]
-    return Stack(layers, drafter(quantisation, extra, shape.hidden, fusions=drafted))
+    draft_kinds = pattern(fields, "mtp_hybrid_override_pattern", "mtp_layers_block_type") * drafted if drafted else []
+
+    def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
+        counter, kind = module.inside("mixer"), [*kinds, *draft_kinds][index]
+        attention, ffn = AttentionBlock(kind=Attention.NONE), FfnBlock(kind=Ffn.NONE)
+        if kind == "mamba":
+            attention = mamba2(counter, fields.shape(Mamba2Shape))
+        elif kind == "attention":
+            attention = grouped_query(counter, shape, qkv_bias=bias, output_bias=bias)
+        elif kind == "mlp":
+            ffn = dense(counter, shape.hidden, fields.integer("intermediate_size"), gated=False, bias=mlp_bias)
+        else:
+            ffn = mixture(counter, replace(_experts(fields, shape.hidden), bias=mlp_bias))
+        return attention, ffn
+
+    return Stack(len(kinds), blocks, norms=1, drafted=len(draft_kinds), fusions=drafted if draft_kinds else 0)

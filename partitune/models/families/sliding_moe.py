@@ -6,59 +6,48 @@ keys differ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from partitune.models.architecture import Layer
+from partitune.models.architecture import AttentionBlock, FfnBlock
 from partitune.models.attention import HeadShape, grouped_query
-from partitune.models.families.grouped import dense_prefix, draft_layers, experts_and_visits, head_shape, windows
-from partitune.models.feedforward import ExpertShape, experts_or_dense
+from partitune.models.families.deepseek import expert_shape
+from partitune.models.families.grouped import (
+    dense_prefix,
+    draft_layers,
+    experts_and_visits,
+    head_shape,
+    routed_or_dense,
+    windows,
+)
+from partitune.models.feedforward import ExpertShape
 from partitune.models.fields import Fields
-from partitune.models.quantisation import Quantisation
-from partitune.models.stack import Stack, drafter
-
-
-@dataclass(frozen=True, slots=True)
-class _Heads:
-    full: HeadShape
-    sliding: HeadShape
-    window_of: list[int | None]
-    norms: int = 0
-    full_sinks: bool = False
-    sliding_sinks: bool = False
-    scalar_gate: bool = False  # one output gate a head
+from partitune.models.stack import Stack
+from partitune.models.weight_counter import WeightCounter
 
 
 def _stack(
-    fields: Fields, quantisation: Quantisation, heads: _Heads, experts: ExpertShape, notes: tuple[str, ...], draft: int
+    fields: Fields,
+    attention: Callable[[WeightCounter, int | None], AttentionBlock],
+    window_of: Sequence[int | None],
+    experts: ExpertShape,
+    drafted: int,
+    *notes: str,
 ) -> Stack:
-    hidden = heads.full.hidden
-    count = len(heads.window_of)
-    routed = dense_prefix(fields, count)
-    inner = experts.inner if all(routed) else fields.integer("intermediate_size")
-
-    def layer(index: int, window: int | None, *, sparse: bool) -> Layer:
-        module = f"model.layers.{index}"
-        shape = heads.full if window is None else heads.sliding
-        sinks = heads.full_sinks if window is None else heads.sliding_sinks
-        attention = grouped_query(
-            quantisation,
-            f"{module}.self_attn",
-            shape,
-            norm_params=heads.norms + (shape.heads if sinks else 0),
-            gate_outputs=shape.heads if heads.scalar_gate else 0,
-            window=window,
-        )
-        ffn = experts_or_dense(quantisation, f"{module}.mlp", experts, inner, routed=sparse)
-        return Layer(index, attention, ffn, 2 * hidden)
-
-    layers = tuple(layer(index, window, sparse=routed[index]) for index, window in enumerate(heads.window_of))
+    """The layers, `attention` being asked for each by its window (None: full)."""
+    count = len(window_of)
     # Draft layers slide and are dense (vLLM 0.32 `mimo_v2_mtp.py`, `step3p5_mtp.py`).
-    window = next((window for window in heads.window_of if window is not None), None)
-    extra = [layer(count + number, window, sparse=False) for number in range(draft)] if inner else []
-    return Stack(layers, drafter(quantisation, extra, hidden, fusions=draft), notes=notes)
+    ffn = routed_or_dense(fields, experts, dense_prefix(fields, count), drafts=False)
+    draft_window = next((window for window in window_of if window is not None), None)
+
+    def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
+        window = window_of[index] if index < count else draft_window
+        return attention(module.inside("self_attn"), window), ffn(module.inside("mlp"), index)
+
+    return Stack(count, blocks, drafted=drafted, notes=notes)
 
 
-def read_mimo(fields: Fields, quantisation: Quantisation) -> Stack:
+def read_mimo(fields: Fields) -> Stack:
     """Reader of MiMo-V2-Flash: `hybrid_layer_pattern` has 1 for sliding layers."""
     count = fields.layers()
     full = replace(head_shape(fields), value_width=fields.integer("v_head_dim", default=0, low=0, high=65_536))
@@ -73,22 +62,19 @@ def read_mimo(fields: Fields, quantisation: Quantisation) -> Stack:
     if marks is None:
         raise fields.error("hybrid_layer_pattern", f"missing; {count} entries 0 (full) or 1 (sliding) are needed")
     window = fields.integer("sliding_window", "sliding_window_size")
-    heads = _Heads(
-        full,
-        sliding,
-        [window if mark == 1 else None for mark in marks],
-        full_sinks=fields.flag("add_full_attention_sink_bias", default=False),
-        sliding_sinks=fields.flag("add_swa_attention_sink_bias", default=False),
-    )
-    number = experts_and_visits(fields, "n_routed_experts")
-    inner = fields.integer("moe_intermediate_size")
-    shared = fields.integer("n_shared_experts", default=0, low=0, high=1024)
-    experts = ExpertShape(full.hidden, *number, inner, shared=shared * inner)
+    full_sinks = fields.flag("add_full_attention_sink_bias", default=False)
+    sliding_sinks = fields.flag("add_swa_attention_sink_bias", default=False)
+
+    def attention(counter: WeightCounter, window: int | None) -> AttentionBlock:
+        shape, sinks = (full, full_sinks) if window is None else (sliding, sliding_sinks)
+        return grouped_query(counter, shape, norm_params=shape.heads if sinks else 0, window=window)
+
+    window_of = [window if mark == 1 else None for mark in marks]
     # The config has no key for it; the engine drafts with one layer (vLLM 0.32 `mimo_v2_mtp.py`).
-    return _stack(fields, quantisation, heads, experts, (), 1)
+    return _stack(fields, attention, window_of, expert_shape(fields, full.hidden), 1)
 
 
-def read_step(fields: Fields, quantisation: Quantisation) -> Stack:
+def read_step(fields: Fields) -> Stack:
     """Reader of Step-3.5-Flash and Step-3.7-Flash: `attention_other_setting` reshapes the sliding layers."""
     count = fields.layers()
     full = head_shape(fields)
@@ -101,16 +87,17 @@ def read_step(fields: Fields, quantisation: Quantisation) -> Stack:
             kv_heads=other.integer("num_attention_groups", default=full.kv_heads, high=65_536),
             width=other.integer("head_dim", default=full.width, high=65_536),
         )
-    heads = _Heads(
-        full,
-        sliding,
-        windows(fields, count),
-        norms=2 * full.width,
-        scalar_gate=fields.flag("use_head_wise_attn_gate", default=True),
-    )
+    window_of = windows(fields, count)
+    gated = fields.flag("use_head_wise_attn_gate", default=True)
     number = experts_and_visits(fields, "moe_num_experts", "num_experts")
     inner = fields.integer("moe_intermediate_size")
     shared = fields.integer("share_expert_dim", default=inner, low=0)
     experts = ExpertShape(full.hidden, *number, inner, shared=shared)
+
+    def attention(counter: WeightCounter, window: int | None) -> AttentionBlock:
+        shape = full if window is None else sliding
+        gate_outputs = shape.heads if gated else 0  # one gate a head
+        return grouped_query(counter, shape, norm_params=2 * full.width, gate_outputs=gate_outputs, window=window)
+
     notes = () if other is not None else ("sliding layers are assumed to have the heads of the full ones",)
-    return _stack(fields, quantisation, heads, experts, notes, draft_layers(fields))
+    return _stack(fields, attention, window_of, experts, draft_layers(fields), *notes)
