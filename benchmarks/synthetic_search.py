@@ -36,8 +36,8 @@ from partitune.planning.solver import Solution
 from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import Proposer
-from partitune.search.space import FREE_PLAN, PLAN, Domain, Space, repaired
-from partitune.spec.domains import RealRange, WholeRange
+from partitune.search.space import FREE_PLAN, PLAN, Space, repaired
+from partitune.spec.domains import Domain, RealRange, WholeRange
 
 INSTANCES = 20
 NOISE = 0.02

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from typing import TypeVar
 
 from partitune.candidate import LAYOUT
@@ -21,7 +22,6 @@ from partitune.hardware.placement import place
 from partitune.models.reader import load_architecture
 from partitune.planning.problem import ClusterGpus, Problem, roofline_costs
 from partitune.planning.workload_mix import Load, Mix, Over
-from partitune.simulation.request import Request
 from partitune.simulation.workload import random_requests, read_trace
 from partitune.spec.catalog import readable_path
 from partitune.spec.search_space import SearchSpace
@@ -29,10 +29,6 @@ from partitune.spec.serving import Sizes
 from partitune.spec.workload import MixWorkload, SingleLoad, TraceWorkload
 
 _Value = TypeVar("_Value", Gpu, float)
-#: Fields of a layout that a file gives; the engine decides the others.
-_SIZES = (
-    "tp", "pp", "dp", "pcp", "dcp", "expert_ranks", "all2all_backend", "all_reduce_backend", "expert_imbalance"
-)  # fmt: skip
 
 
 def resolve(space: SearchSpace) -> Problem:
@@ -75,9 +71,9 @@ def resolve(space: SearchSpace) -> Problem:
 
 
 def layout_of(parallel: Sizes) -> Layout:
-    """The sizes of a file as a value."""
-    sizes = {name: getattr(parallel, name) for name in _SIZES}
-    return Layout(**sizes)
+    """The sizes of a file as a value; the engine decides the fields of a layout that no file has."""
+    names = [part.name for part in fields(Layout) if hasattr(parallel, part.name)]
+    return Layout(**{name: getattr(parallel, name) for name in names})
 
 
 def _cluster(space: SearchSpace) -> ClusterGpus:
@@ -115,22 +111,20 @@ def _per_gpu(values: Sequence[_Value], space: SearchSpace) -> Sequence[_Value]:
 def _mix(space: SearchSpace) -> Mix:
     workload = space.workload
     if not isinstance(workload, MixWorkload):
-        return Mix((Load(*_requests(space, workload, 0, "workload")),))
+        return Mix((_load(space, workload, 0, "workload"),))
     loads = (
-        Load(*_requests(space, part, index, "workload", "parts", index), name, part.weight)
+        replace(_load(space, part, index, "workload", "parts", index), name=name, weight=part.weight)
         for index, (part, name) in enumerate(zip(workload.parts, workload.names, strict=True))
     )
     return Mix(tuple(loads), Over(workload.over))
 
 
-def _requests(
-    space: SearchSpace, load: SingleLoad, index: int, *path: str | int
-) -> tuple[tuple[Request, ...], int | None]:
-    """Requests and concurrency of the load at `path`; loads of one mix are drawn with seeds of their own."""
+def _load(space: SearchSpace, load: SingleLoad, index: int, *path: str | int) -> Load:
+    """The load at `path`; those of one mix are drawn with seeds of their own."""
     if isinstance(load, TraceWorkload):
         with _located(space, *path, "file"):
-            return tuple(read_trace(readable_path(space.absolute(load.file))))[: load.requests], None
-    return tuple(random_requests(load, space.random_seed + index)), load.concurrency
+            return Load(tuple(read_trace(readable_path(space.absolute(load.file))))[: load.requests], None)
+    return Load(tuple(random_requests(load, space.random_seed + index)), load.concurrency)
 
 
 def _refuse_names_written_by_partitune(space: SearchSpace, chosen: Engine) -> None:

@@ -17,7 +17,7 @@ from partitune.candidate import Candidate, FlagValue
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.spec.domains import RealRange, WholeRange, domain_allows
+from partitune.spec.domains import Domain, WholeRange, domain_allows
 
 #: Settings of the flags that are compared; each takes about a millisecond.
 _COMPARED = 500
@@ -70,9 +70,7 @@ def _requests_that_fit(resolved: ResolvedCandidate) -> int | None:
 
 
 def fastest_first(
-    problem: Problem,
-    flags: Mapping[str, tuple[FlagValue, ...] | WholeRange | RealRange],
-    start: Mapping[str, FlagValue],
+    problem: Problem, flags: Mapping[str, Domain], start: Mapping[str, FlagValue]
 ) -> list[dict[str, FlagValue]]:
     """Settings of `flags` that the engine takes, by predicted throughput under its own split.
 
@@ -82,9 +80,7 @@ def fastest_first(
     return sorted(taken, key=lambda setting: -predicted_output_tok_s(problem, problem.default_partition, setting))
 
 
-def _settings(
-    flags: Mapping[str, tuple[FlagValue, ...] | WholeRange | RealRange], start: Mapping[str, FlagValue]
-) -> Iterator[dict[str, FlagValue]]:
+def _settings(flags: Mapping[str, Domain], start: Mapping[str, FlagValue]) -> Iterator[dict[str, FlagValue]]:
     """Counts through the settings, the first flags fastest, each from its starting value where it can take that."""
     names = [name for name in flags if name in start]
     values = []
@@ -101,7 +97,7 @@ def _settings(
         yield setting
 
 
-def _some_of(domain: tuple[FlagValue, ...] | WholeRange | RealRange) -> Sequence[FlagValue]:
+def _some_of(domain: Domain) -> Sequence[FlagValue]:
     if isinstance(domain, tuple):
         return domain
     span, parts = domain.high - domain.low, _OF_A_RANGE - 1

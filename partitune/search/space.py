@@ -22,14 +22,13 @@ from partitune.planning.legality import Bounds, stage_bounds
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Planner
 from partitune.planning.problem import Problem
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s
-from partitune.spec.domains import RealRange, WholeRange, domain_allows
+from partitune.spec.domains import Domain, WholeRange, domain_allows
 from partitune.spec.search_space import SearchSpace
 
 PLAN = "plan"
 #: Settings of the flags, the fastest in closed form, whose plans are compared before anything runs.
 _PLANNED = 5
 FREE_PLAN = "free"
-Domain = tuple[FlagValue, ...] | WholeRange | RealRange
 
 
 class Space:

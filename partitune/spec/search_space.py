@@ -146,26 +146,27 @@ class SearchSpace(SpecFile):
     @classmethod
     def cross_faults(cls, reading: Reading) -> Iterator[Fault]:
         """Sizes that do not fit together, flags and seeds outside their domains."""
-        cluster, engine = reading.sound("cluster"), reading.sound("engine")
-        parallel, knobs = reading.sound("parallel"), reading.sound("knobs")
-        if isinstance(written := reading.document.value.get("knobs"), dict):
-            yield from _domain_name_faults(written)
-        if isinstance(cluster, Cluster) and isinstance(parallel, Parallel):
+        written = reading.document.value
+        cluster, engine = reading.sound(Cluster, "cluster"), reading.sound(Engine, "engine")
+        parallel = reading.sound(Parallel, "parallel")
+        knobs = reading.sound(Domains, "knobs") if "knobs" in written else Domains()
+        if isinstance(domains := written.get("knobs"), dict):
+            yield from _domain_name_faults(domains)
+        if cluster and parallel:
             yield from _size_faults(cluster, parallel)
-        if isinstance(knobs, Domains) and isinstance(parallel, Parallel):
+        if knobs and parallel:
             for stage in knobs.partition.pinned:
                 if not 0 <= stage < parallel.pp:
                     text = f"there is no stage {stage}; allowed: 0 to {parallel.pp - 1} (parallel.pp is {parallel.pp})"
                     yield Fault(("knobs", "partition", "pinned", stage), text)
-        if isinstance(knobs, Domains) and isinstance(engine, Engine):
+        if knobs and engine:
             yield from _start_faults("flags", engine.flags, knobs.flags)
             yield from _start_faults("env", engine.env, knobs.env)
         yield from _need_faults(reading, cluster)
-        seeds = reading.document.value.get("seeds")
+        seeds = written.get("seeds")
         for index in range(len(seeds) if isinstance(seeds, list) else 0):
-            seed = reading.sound("seeds", index)
-            if isinstance(seed, Seed) and (isinstance(knobs, Domains) or "knobs" not in reading.document.value):
-                yield from _seed_faults(index, seed, knobs if isinstance(knobs, Domains) else Domains())
+            if knobs and (seed := reading.sound(Seed, "seeds", index)):
+                yield from _seed_faults(index, seed, knobs)
 
 
 def _domain_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
@@ -178,11 +179,11 @@ def _domain_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
             yield Fault(("knobs", name), text)
 
 
-def _need_faults(reading: Reading, cluster: object) -> Iterator[Fault]:
+def _need_faults(reading: Reading, cluster: Cluster | None) -> Iterator[Fault]:
     """Metrics that are asked for without what they are computed from."""
-    written, goodput = reading.document.value, reading.sound("goodput")
-    given = {"goodput": bool(goodput.limits) if isinstance(goodput, Goodput) else "goodput" in written}
-    if isinstance(cluster, Cluster):
+    written, goodput = reading.document.value, reading.sound(Goodput, "goodput")
+    given = {"goodput": bool(goodput.limits) if goodput else "goodput" in written}
+    if cluster:
         given["cluster.gpu_hour_price_usd"] = cluster.gpu_hour_price_usd is not None
         given["cluster.gpu_power_w"] = cluster.gpu_power_w is not None
     slo, objectives = written.get("slo"), written.get("objectives")

@@ -53,27 +53,22 @@ class TraceWorkload(StrictModel):
     requests: Annotated[int | None, whole(1, MAX_REQUESTS, "only the first ones; all if left out")] = None
 
 
-_Weight = Annotated[
-    float, number(0, 1e6, "share of the time under this load, relative to the other weights", above=True)
-]
-_PartName = Annotated[
-    str | None,
-    allowed("a name of a-z, 0-9, '.', '_' and '-', at most 32 characters", pattern=r"^[a-z0-9][a-z0-9._-]{0,31}$"),
-]
+class _Part(StrictModel):
+    name: Annotated[
+        str | None,
+        allowed("a name of a-z, 0-9, '.', '_' and '-', at most 32 characters", pattern=r"^[a-z0-9][a-z0-9._-]{0,31}$"),
+    ] = None
+    weight: Annotated[
+        float, number(0, 1e6, "share of the time under this load, relative to the other weights", above=True)
+    ] = 1.0
 
 
-class RandomPart(RandomWorkload):
+class RandomPart(_Part, RandomWorkload):
     """Random requests as one load of a mix."""
 
-    name: _PartName = None
-    weight: _Weight = 1.0
 
-
-class TracePart(TraceWorkload):
+class TracePart(_Part, TraceWorkload):
     """A trace as one load of a mix."""
-
-    name: _PartName = None
-    weight: _Weight = 1.0
 
 
 class MixWorkload(StrictModel):

@@ -15,8 +15,8 @@ from partitune.search.proposers import optuna as optuna_proposer
 from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import Proposer
-from partitune.search.space import Domain, Space
-from partitune.spec.domains import RealRange, WholeRange
+from partitune.search.space import Space
+from partitune.spec.domains import Domain, RealRange, WholeRange
 from tests.contracts.proposer import ProposerContract, walk
 from tests.scripted import measurement
 

@@ -31,8 +31,8 @@ from partitune.analysis.pareto import front
 from partitune.candidate import FlagValue, Objective, Outcome, Result, Submission
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT
-from partitune.search.space import Domain, Space
-from partitune.spec.domains import WholeRange
+from partitune.search.space import Space
+from partitune.spec.domains import Domain, WholeRange
 
 #: Asks in a row that gave nothing new before what is left of a small space is walked through, or of a large one drawn.
 PATIENCE = 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
@@ -21,33 +21,26 @@ from partitune.errors import did_you_mean
 from partitune.spec.yaml.document import Document, Plain
 from partitune.spec.yaml.faults import Fault, KeyPath, describe
 
+_Model = TypeVar("_Model", bound="StrictModel")
+
 
 def whole(low: int, high: int, meaning: str) -> FieldInfo:
     """Annotation of a whole number within [low, high]."""
-    return _field(f"a whole number from {low} to {high} ({meaning})", ge=low, le=high)
+    return allowed(f"a whole number from {low} to {high} ({meaning})", ge=low, le=high)
 
 
 def number(low: float, high: float, meaning: str, *, above: bool = False, below: bool = False) -> FieldInfo:
     """Annotation of a finite number within [low, high]; `above` and `below` exclude that end."""
-    left, right = ("more than " if above else ""), ("less than " if below else "")
-    ends: dict[str, float] = {"gt" if above else "ge": low, "lt" if below else "le": high}
-    span = (
-        f"from {low:g} to {high:g}"
-        if not (left or right)
-        else f"{left or 'at least '}{low:g} and {right or 'at most '}{high:g}"
-    )
-    return _field(f"a number {span} ({meaning})", allow_inf_nan=False, **ends)
+    ends = {"gt" if above else "ge": low, "lt" if below else "le": high}
+    span = f"from {low:g} to {high:g}"
+    if above or below:
+        span = f"{'more than' if above else 'at least'} {low:g} and {'less than' if below else 'at most'} {high:g}"
+    return allowed(f"a number {span} ({meaning})", allow_inf_nan=False, **ends)
 
 
-def allowed(
-    meaning: str, *, pattern: str | None = None, max_length: int | None = None, min_length: int | None = None
-) -> FieldInfo:
-    """Annotation of anything else: `meaning` completes the sentence `allowed: …`."""
-    return _field(meaning, pattern=pattern, max_length=max_length, min_length=min_length)
-
-
-def _field(description: str, **limits: Any) -> FieldInfo:
-    annotation: FieldInfo = Field(description=description, **limits)
+def allowed(meaning: str, **limits: Any) -> FieldInfo:
+    """Annotation of anything else: `meaning` completes the sentence `allowed: …`; `limits` are those of `Field`."""
+    annotation: FieldInfo = Field(description=meaning, **limits)
     return annotation
 
 
@@ -59,15 +52,16 @@ class Reading:
     classes: dict[int, type[StrictModel]] = field(default_factory=dict)
     models: dict[int, StrictModel] = field(default_factory=dict)
 
-    def sound(self, *path: str | int) -> StrictModel | None:
-        """The valid model that was read from the mapping at `path`, None when there is none."""
+    def sound(self, kind: type[_Model], *path: str | int) -> _Model | None:
+        """The valid `kind` of model that was read from the mapping at `path`, None when there is none."""
         at: Plain = self.document.value
         for part in path:
             step = _step(at, part)
             if step is None:
                 return None
             at = step[1]
-        return self.models.get(id(at))
+        model = self.models.get(id(at))
+        return model if isinstance(model, kind) else None
 
     def faults_of(self, error: ValidationError) -> list[Fault]:
         """Pydantic's errors in our words, one a key: each member of a union that does not fit has its own."""
