@@ -3,7 +3,7 @@
     python benchmarks/costs.py
 
 A simulated run asks once per different batch and is answered from memory afterwards; a planner asks every stage about
-batches it has not seen. Making a model reads its kernel tables, kept answers the second time (silicon_tables.py).
+batches it has not seen. Making a model reads its kernel tables, kept answers the second time (measured/tables.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 DATA_DIR holds gemm.csv, gqa_attention.csv, mla_module.csv, moe.csv, kda_kimi_k3.csv, collectives_intra_node.csv,
 layer_times.csv and layer_times_configs.csv, cut from the tables of aiconfigurator-core 0.12.0 (PyPI; Apache-2.0,
-Copyright NVIDIA CORPORATION & AFFILIATES). Every operation is one `Curve` (partitune/costs/kernels.py), fitted in
+Copyright NVIDIA CORPORATION & AFFILIATES). Every operation is one `Curve` (partitune/costs/fitted.py), fitted in
 log space with a robust loss; a weak prior holds what the rows do not determine.
 """
 
@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitune.costs.blocks import ELEMENTWISE_BANDWIDTH, EXPERT_PASSES
-from partitune.costs.fitted import Fit
-from partitune.costs.kernels import Curve, distinct_experts
+from partitune.costs.fitted import Curve, Fit, distinct_experts
 from partitune.hardware.gpus import Gpu, gpu
 
 OUTPUT = Path(__file__).parents[1] / "partitune" / "costs" / "fitted_constants.json"

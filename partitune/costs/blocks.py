@@ -3,16 +3,15 @@
 Decision: a layer is not measured whole; its two blocks are composed from parts, because the same two or three blocks
 repeat through a model and a batch may mix prompts and decodes. GEMMs see all tokens of the step, attention sees prompt
 pairs and decode contexts apart. Every part is a measured kernel where one was measured for this very shape
-(silicon_blocks.py), else a curve fitted to such tables (fitted.py); what no table covers is a named assumption here.
+(measured/blocks.py), else a curve fitted to such tables (fitted.py); what no table covers is a named assumption here.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
 
-from partitune.costs.cost_model import Batch
-from partitune.costs.fitted import Origin, curve, fits
-from partitune.costs.kernels import at_most, distinct_experts
+from partitune.costs.cost_model import Batch, Seconds
+from partitune.costs.fitted import Origin, curve, distinct_experts, fits
 from partitune.costs.measured.blocks import measured_attention, measured_ffn
 from partitune.costs.measured.grids import Grid
 from partitune.costs.measured.operations import Kernels
@@ -48,11 +47,6 @@ _KERNEL_OF_EXPERT_DTYPE = {
 }
 
 
-def expert_kernels() -> tuple[str, ...]:
-    """Names of the routed-expert kernels that have constants."""
-    return tuple(sorted(name.removeprefix("moe/") for name in fits() if name.startswith("moe/")))
-
-
 def default_expert_kernel(architecture: Architecture) -> str:
     """The routed-expert kernel vLLM 0.24 picks: Marlin for 4-bit weights, except gpt-oss, which has its own.
 
@@ -72,13 +66,6 @@ _SHARED_BESIDE_ROUTED = 256
 #: Start of an element-wise kernel (norm, residual add, embedding): aiconfigurator-core 0.12.0 `systems/*.yaml`,
 #: mem_empirical_constant_latency.
 ELEMENTWISE_FIXED_S = 3e-6
-
-
-class Seconds(NamedTuple):
-    """A time by what it rests on."""
-
-    measured: float  # kernels measured at this shape on this GPU
-    fitted: float  # the fitted roofline, and assumptions
 
 
 def _small_kernels(block: AttentionBlock | FfnBlock) -> int:
@@ -220,6 +207,14 @@ _STATE_FAMILIES = {
 }
 
 
+def at_most(value: float, limit: float) -> float:
+    """The smaller of the two without a kink (power mean of exponent -4); both must be positive or value 0."""
+    if value <= 0.0:
+        return 0.0
+    ratio = value / limit
+    return value / math.sqrt(math.sqrt(1.0 + ratio**4))
+
+
 def _attended(block: AttentionBlock, pairs: float, tokens: int) -> float:
     """Query-key pairs that a block really works on: all, those inside its window, or those it chose."""
     limit = block.window if block.kind is Attention.SLIDING else block.topk
@@ -256,7 +251,7 @@ class FfnTime:
         self._small_s = _small_kernels(block) * ELEMENTWISE_FIXED_S
 
     def __call__(self, batch: Batch) -> Seconds:
-        """Seconds for `batch`, the exchange of tokens apart (exchange.py)."""
+        """Seconds for `batch`, the exchange of tokens apart (collectives.py)."""
         tokens = -(-batch.tokens // self._portions)
         if self.absent or not tokens:
             return Seconds(0.0, 0.0)
@@ -286,7 +281,7 @@ class _FittedExperts:
 
     def __init__(self, block: FfnBlock, hidden_size: int, gpu: Gpu, layout: Layout, kernel: str) -> None:
         if f"moe/{kernel}" not in fits():
-            known = ", ".join(expert_kernels())
+            known = ", ".join(sorted(name.removeprefix("moe/") for name in fits() if name.startswith("moe/")))
             raise SpecError(f"costs: expert kernel {kernel!r} has no constants; known are {known}")
         self._block, self._ranks = block, layout.stage_gpus
         self._curve, self.origin = curve(f"moe/{kernel}", gpu)

@@ -45,6 +45,17 @@ def decode(sequences: int, context: int) -> Batch:
     return Batch(decode_tokens=sequences, decode_context=sequences * context, sampled=sequences)
 
 
+class Seconds(NamedTuple):
+    """A time by what it rests on."""
+
+    measured: float  # kernels measured at this shape on this GPU
+    fitted: float  # the fitted roofline, and assumptions
+
+    def plus(self, other: Seconds) -> Seconds:
+        """Both, one after the other."""
+        return Seconds(self.measured + other.measured, self.fitted + other.fitted)
+
+
 class StageSeconds(NamedTuple):
     """Seconds of computation of one stage by what they rest on; their sum is its time."""
 

@@ -1,9 +1,13 @@
-"""The fitted constants, and which measured GPU stands in for one that was not measured.
+"""One formula for every kernel, its fitted constants, and which measured GPU stands in for one that was not measured.
 
-Decision: constants are fractions of a GPU's data-sheet peaks, so a fit on H200 says something about H20 and one on B200
-about B300; collectives and state scans do not follow a peak and are kept absolute. Every answer carries the system it
-was measured on, so that the cost model can say what is extrapolated. `fitted_constants.json` is written by
-benchmarks/fit_costs.py from tables of aiconfigurator-core 0.12.0 (Apache-2.0, Copyright NVIDIA) and never by hand.
+Decision: all operations share `fixed + ((bytes / B)^k + (flops / F)^k)^(1/k)`: a fixed start, then the slower of
+reading and computing, joined smoothly. It has no cliffs, rises with both arguments, and four constants an operation can
+be fitted by anyone with a table. The knee k says how well reading hides behind computing: 1 adds them, large takes the
+larger, below 1 is worse than the sum (expert tiles that are read and padded). Constants are fractions of a GPU's
+data-sheet peaks, so a fit on H200 says something about H20 and one on B200 about B300; collectives and state scans do
+not follow a peak and are kept absolute. Every answer carries the system it was measured on, so that the cost model can
+say what is extrapolated. `fitted_constants.json` is written by benchmarks/fit_costs.py from tables of
+aiconfigurator-core 0.12.0 (Apache-2.0, Copyright NVIDIA) and never by hand.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from partitune.costs.kernels import Curve
 from partitune.hardware.gpus import GPUS, Gpu
 
 #: GPU -> measured systems, nearest first, before those of its generation. The first is the GPU itself.
@@ -26,11 +29,43 @@ _NEAREST: dict[str, tuple[str, ...]] = {
     "GB200": ("gb200", "b200_sxm", "b300_sxm"),
     "A100-80GB": ("a100_sxm",),
     "L40S": ("l40s",),
+    # Nothing was fitted to these two; their kernels stand in tables of their own.
+    "GB300": ("gb300",),
+    "RTX-PRO-6000": ("rtx_pro_6000_server",),
 }
 #: Tried last, for everything.
 _ANY = ("h200_sxm", "h100_sxm", "b200_sxm", "a100_sxm")
-_OWN_SYSTEM = {name: systems[0] for name, systems in _NEAREST.items()}
-_GPU_OF_SYSTEM = {system: name for name, system in _OWN_SYSTEM.items()}
+#: What aiconfigurator-core calls a GPU it has tables of.
+SYSTEMS = {name: systems[0] for name, systems in _NEAREST.items()}
+_GPU_OF_SYSTEM = {system: name for name, system in SYSTEMS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A fitted operation on one GPU: seconds of (bytes read, FLOPs done)."""
+
+    fixed_s: float
+    s_per_byte: float
+    s_per_flop: float
+    knee: float
+
+    def __call__(self, read_bytes: float, flops: float) -> float:
+        """Seconds for one launch that reads `read_bytes` and does `flops`."""
+        return self.fixed_s + self.variable_s(read_bytes, flops)
+
+    def variable_s(self, read_bytes: float, flops: float) -> float:
+        """The same without the fixed start."""
+        reading = read_bytes * self.s_per_byte
+        computing = flops * self.s_per_flop
+        if reading <= 0.0 or computing <= 0.0:
+            return reading + computing
+        larger, smaller = (reading, computing) if reading > computing else (computing, reading)
+        return larger * math.pow(1.0 + math.pow(smaller / larger, self.knee), 1.0 / self.knee)
+
+
+def distinct_experts(experts: int, per_token: int, tokens: float) -> float:
+    """Expected number of different experts that `tokens` tokens visit when every expert is equally likely."""
+    return experts * (1.0 - math.pow(1.0 - per_token / experts, tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +124,7 @@ def curve(operation: str, gpu: Gpu) -> tuple[Curve, Origin]:
     systems = fits()[operation]
     chain = _NEAREST.get(gpu.name, ()) + gpu.generation.value.measured_like + _ANY
     nearest = next((system for system in chain if system in systems), next(iter(systems)))
-    own = _OWN_SYSTEM.get(gpu.name) == nearest
+    own = SYSTEMS.get(gpu.name) == nearest
     fit = systems[nearest] if own else _carried_over(systems[nearest], gpu, nearest)
     return fit.curve(gpu), Origin(operation, nearest, own)
 

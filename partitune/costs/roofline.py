@@ -19,17 +19,14 @@ from partitune.costs.blocks import (
     ELEMENTWISE_FIXED_S,
     AttentionTime,
     FfnTime,
-    Seconds,
     default_expert_kernel,
 )
-from partitune.costs.collectives import TensorParallelGroup
-from partitune.costs.context_ranks import ContextRanks
-from partitune.costs.cost_model import Batch, Floats
-from partitune.costs.exchange import ExpertExchange
+from partitune.costs.collectives import ContextRanks, ExpertExchange, TensorParallelGroup
+from partitune.costs.cost_model import Batch, Floats, Seconds
 from partitune.costs.fitted import Origin, curve
 from partitune.costs.measured.operations import Kernels, MeasuredEngine, kernels_on
 from partitune.costs.measured.tables import PACKAGE, installed_release
-from partitune.costs.stages import BlockSeconds, BoundStages, HandOff, StageCounts
+from partitune.costs.stages import BoundStages, HandOff, StageCounts
 from partitune.errors import SpecError
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.placement import Placement
@@ -51,88 +48,72 @@ _HOST_DENSE_S = 50e-6
 _HOST_MOE_S = 200e-6
 
 
+_NOTHING = Seconds(0.0, 0.0)
+#: Places in what `_GpuCosts.blocks` returns: what a norm takes, and what one more residual vector takes.
+_NORM, _VECTOR, _FIRST_BLOCK = range(3)
+
+
 class _GpuCosts:
     """All block times of one model on one kind of GPU."""
 
     def __init__(
         self,
         architecture: Architecture,
-        gpu: Gpu,
         placement: Placement,
+        gpu: Gpu,
         attention: Sequence[AttentionBlock],
         ffn: Sequence[FfnBlock],
         expert_kernel: str,
         kernels: Kernels | None,
     ) -> None:
-        hidden, layout, tp = architecture.hidden_size, placement.layout, placement.tp
+        hidden, layout, self._tp = architecture.hidden_size, placement.layout, placement.tp
         self.kernels = kernels
-        self.group = TensorParallelGroup(gpu, tp, kernels, nccl=layout.all_reduce_backend == "nccl")
+        self.group = TensorParallelGroup(gpu, self._tp, kernels, nccl=layout.all_reduce_backend == "nccl")
         self._context = ContextRanks(gpu, layout, attention)
         self._attention = [AttentionTime(block, hidden, gpu, layout, kernels) for block in attention]
         self._ffn = [FfnTime(block, hidden, gpu, layout, expert_kernel, kernels) for block in ffn]
+        dtype_bytes = architecture.dtype_bytes
         self._exchange = [
-            ExpertExchange(
-                placement, gpu, block.expert_width or hidden, architecture.dtype_bytes, block.experts_per_token
-            )
+            ExpertExchange(placement, gpu, (block.expert_width or hidden) * dtype_bytes, block.experts_per_token)
             if block.kind is Ffn.MOE
             else None
             for block in ffn
         ]
-        self._hidden_bytes = hidden * architecture.dtype_bytes
+        self._hidden_bytes = hidden * dtype_bytes
         self._vector_s = self._hidden_bytes / (ELEMENTWISE_BANDWIDTH * gpu.bandwidth_bytes_s)
         self._head, origin = curve("gemm/bf16", gpu)
-        self._edges, self._tp, self._logits_s = architecture.edges, tp, 4.0 / gpu.bandwidth_bytes_s
-        self._measured_head = kernels.gemm(-(-self._edges.vocab_size // tp), hidden, "bf16") if kernels else None
+        self._edges, self._logits_s = architecture.edges, 4.0 / gpu.bandwidth_bytes_s
+        self._measured_head = kernels.gemm(-(-self._edges.vocab_size // self._tp), hidden, "bf16") if kernels else None
         self.origins: set[Origin] = {*self.group.origins, *(() if self._measured_head else (origin,))}
         self.origins.update(*(mixer.origins for mixer in self._attention), *(ffn.origins for ffn in self._ffn))
 
-    def blocks(self, batch: Batch) -> BlockSeconds:
-        """Seconds of every distinct block, its all-reduce or exchange of tokens included."""
-        whole, batch = batch, self._context.share_of(batch)
-        reduce_s = self._reduce(batch)
-        vector_s = batch.tokens * self._vector_s
-        gathered = self._context.gathering_s(whole)
-        return BlockSeconds(
-            tuple(
-                _NOTHING if mixer.absent else _sum(_sum(mixer(batch), reduce_s), Seconds(0.0, extra_s))
-                for mixer, extra_s in zip(self._attention, gathered, strict=True)
-            ),
-            tuple(
-                _NOTHING if ffn.absent else _sum(ffn(batch), self._around(exchange, batch, reduce_s))
-                for ffn, exchange in zip(self._ffn, self._exchange, strict=True)
-            ),
-            ELEMENTWISE_FIXED_S + _VECTORS_PER_NORM * vector_s,
-            vector_s,
-        )
+    def blocks(self, batch: Batch) -> list[Seconds]:
+        """Seconds of a norm, of one more residual vector, and of every distinct block, attention first.
 
-    @staticmethod
-    def _around(exchange: ExpertExchange | None, batch: Batch, reduce_s: Seconds) -> Seconds:
-        """What comes after a feed-forward block: the all-reduce, or an exchange of tokens in its place or with it."""
-        if exchange is None:
-            return reduce_s
-        moved = Seconds(0.0, exchange(batch.tokens))
-        return _sum(moved, reduce_s) if exchange.all_reduces() else moved
+        A block holds its all-reduce or exchange of tokens, a norm its launches.
+        """
+        whole, batch = batch, self._context.share_of(batch)
+        reduced, vector_s = self._reduce(batch), batch.tokens * self._vector_s
+        seconds = [Seconds(0.0, ELEMENTWISE_FIXED_S + _VECTORS_PER_NORM * vector_s), Seconds(0.0, vector_s)]
+        for mixer, gathered_s in zip(self._attention, self._context.gathering_s(whole), strict=True):
+            seconds.append(_NOTHING if mixer.absent else mixer(batch).plus(reduced).plus(Seconds(0.0, gathered_s)))
+        for ffn, exchange in zip(self._ffn, self._exchange, strict=True):
+            # An exchange of tokens comes in place of the all-reduce or with it.
+            after = Seconds(0.0, exchange(batch.tokens)) if exchange else reduced
+            if exchange and exchange.all_reduces:
+                after = after.plus(reduced)
+            seconds.append(_NOTHING if ffn.absent else ffn(batch).plus(after))
+        return seconds
 
     def _reduce(self, batch: Batch) -> Seconds:
         """One all-reduce of the hidden states of a batch."""
-        graph = not batch.prefill_tokens
-        seconds = self.group.all_reduce_s(batch.tokens * self._hidden_bytes, graph=graph)
-        return Seconds(seconds, 0.0) if graph and self.group.measured_in_graph else Seconds(0.0, seconds)
+        return self.group.all_reduce(batch.tokens * self._hidden_bytes, graph=not batch.prefill_tokens)
 
     def embedding(self, batch: Batch) -> Seconds:
         """Look-up of the new tokens; under TP the vocabulary is cut, so one all-reduce."""
         if not batch.tokens:
             return _NOTHING
-        return _sum(self._reduce(batch), Seconds(0.0, ELEMENTWISE_FIXED_S + batch.tokens * self._vector_s))
-
-    def head(self, rows: int) -> Seconds:
-        """LM head alone for `rows` sampled rows."""
-        if not rows:
-            return _NOTHING
-        if self._measured_head:
-            return Seconds(self._measured_head(rows), 0.0)
-        weights = self._edges.head_bytes / self._tp
-        return Seconds(0.0, self._head(weights, weights * rows))  # 16-bit weights: 2 FLOPs a parameter are 1 a byte
+        return self._reduce(batch).plus(Seconds(0.0, ELEMENTWISE_FIXED_S + batch.tokens * self._vector_s))
 
     def end(self, batch: Batch) -> Seconds:
         """Final norm, head, gathering of the logits and sampler."""
@@ -144,14 +125,10 @@ class _GpuCosts:
         logits = batch.sampled * self._edges.vocab_size
         fitted += self.group.all_gather_s(2.0 * logits)
         fitted += _SAMPLER_FIXED_S + _SAMPLER_PASSES * logits * self._logits_s
-        return _sum(self.head(batch.sampled), Seconds(0.0, fitted))
-
-
-_NOTHING = Seconds(0.0, 0.0)
-
-
-def _sum(first: Seconds, second: Seconds) -> Seconds:
-    return Seconds(first.measured + second.measured, first.fitted + second.fitted)
+        if self._measured_head:
+            return Seconds(self._measured_head(batch.sampled), fitted)
+        weights = self._edges.head_bytes / self._tp
+        return Seconds(0.0, self._head(weights, weights * batch.sampled) + fitted)  # 16 bits: 1 FLOP a byte and row
 
 
 class RooflineCosts:
@@ -160,7 +137,7 @@ class RooflineCosts:
     Args:
         architecture: the model.
         placement: GPUs, links and nodes of the stages.
-        expert_kernel: which routed-expert kernel the engine runs (`blocks.expert_kernels()`); default by dtype.
+        expert_kernel: which routed-expert kernel the engine runs (`moe/…` of fitted_constants.json); default by dtype.
         measured_engine: the engine whose measured kernels are used where there are any; None: the roofline alone.
 
     Raises:
@@ -177,20 +154,25 @@ class RooflineCosts:
     ) -> None:
         self.architecture, self.placement = architecture, placement
         self.expert_kernel = expert_kernel or default_expert_kernel(architecture)
-        attention = list(dict.fromkeys(layer.attention for layer in architecture.layers))
-        ffn = list(dict.fromkeys(layer.ffn for layer in architecture.layers))
+        self._measured_engine, layers = measured_engine, architecture.layers
+        attention = list(dict.fromkeys(layer.attention for layer in layers))
+        ffn = list(dict.fromkeys(layer.ffn for layer in layers))
         gpus = list(dict.fromkeys(placement.gpus))
-        arguments = (placement, attention, ffn, self.expert_kernel)
-        self._measured_engine = measured_engine
         self._gpus = [
-            _GpuCosts(architecture, gpu, *arguments, kernels_on(gpu, measured_engine) if measured_engine else None)
+            _GpuCosts(
+                *(architecture, placement, gpu, attention, ffn, self.expert_kernel),
+                kernels_on(gpu, measured_engine) if measured_engine else None,
+            )
             for gpu in gpus
         ]
         self._gpu_of_stage = [gpus.index(gpu) for gpu in placement.gpus]
-        self._attention_of_layer = np.array([attention.index(layer.attention) for layer in architecture.layers])
-        self._ffn_of_layer = np.array([ffn.index(layer.ffn) for layer in architecture.layers])
-        self._norms = np.array([_norms(layer.attention, layer.ffn) for layer in architecture.layers])
-        self._bank_reads = np.array([_bank_reads(architecture, layer) for layer in range(len(architecture.layers))])
+        ends = _FIRST_BLOCK + len(attention)
+        self._attention_of_layer = np.array([_FIRST_BLOCK + attention.index(layer.attention) for layer in layers])
+        self._ffn_of_layer = np.array([ends + ffn.index(layer.ffn) for layer in layers])
+        self._norms = np.array(
+            [(layer.attention.kind is not Attention.NONE) + (layer.ffn.kind is not Ffn.NONE) for layer in layers]
+        )
+        self._bank_reads = np.array([_bank_reads(architecture, layer) for layer in range(len(layers))])
         self._host = np.array(_host_layer_s(architecture))
         #: per distinct GPU the batch asked for last: a planner asks for every stage in turn
         self._latest: list[tuple[Batch, Floats] | None] = [None] * len(gpus)
@@ -224,13 +206,12 @@ class RooflineCosts:
         return latest[1]
 
     def _layers_on(self, gpu: int, batch: Batch) -> Floats:
-        blocks = self._gpus[gpu].blocks(batch)
-        attention = np.array([sum(block) for block in blocks.attention])[self._attention_of_layer]
-        ffn = np.array([sum(block) for block in blocks.ffn])[self._ffn_of_layer]
-        norms = blocks.norm_s * self._norms + blocks.vector_s * self._bank_reads
-        seconds = np.asarray(attention + ffn + (norms if batch.tokens else 0.0), dtype=np.float64)
-        seconds.flags.writeable = False
-        return seconds
+        seconds = np.array([sum(block) for block in self._gpus[gpu].blocks(batch)])
+        layers: Floats = seconds[self._attention_of_layer] + seconds[self._ffn_of_layer]
+        if batch.tokens:
+            layers = layers + (seconds[_NORM] * self._norms + seconds[_VECTOR] * self._bank_reads)
+        layers.flags.writeable = False
+        return layers
 
     def host_layer_s(self, batch: Batch) -> Floats:
         """Host seconds of every layer, shape [layers]: 0 for a step of decodes only, which runs in a CUDA graph.
@@ -241,17 +222,12 @@ class RooflineCosts:
 
     def edge_s(self, stage: int, batch: Batch) -> float:
         """Seconds outside the layers: embedding on the first stage, norm + head + sampler on the last."""
-        return sum(self.edge(stage, batch))
+        return sum(self._edge(stage, batch))
 
-    def edge(self, stage: int, batch: Batch) -> Seconds:
-        """The same by what it rests on."""
+    def _edge(self, stage: int, batch: Batch) -> Seconds:
         costs = self._gpus[self._gpu_of_stage[stage]]
         first = costs.embedding(batch) if stage == 0 else _NOTHING
-        return _sum(first, costs.end(batch) if stage == self.placement.stages - 1 else _NOTHING)
-
-    def head_s(self, rows: int) -> float:
-        """Seconds of the LM head alone on the last stage."""
-        return sum(self._gpus[self._gpu_of_stage[-1]].head(rows))
+        return first.plus(costs.end(batch) if stage == self.placement.stages - 1 else _NOTHING)
 
     def stage_costs(self, partition: Sequence[int]) -> BoundStages:
         """Bind a partition (layers per stage, in order).
@@ -268,33 +244,19 @@ class RooflineCosts:
         counts = [self._counts(stage, *span) for stage, span in enumerate(pairwise(starts))]
         ranks = self.placement.tp * self.placement.layout.pcp
         hand_offs = [
-            HandOff(link, self.architecture.handoff_bytes(start, 1), ranks, self.group(stage))
+            HandOff(link, self.architecture.handoff_bytes(start, 1), ranks, self._gpus[self._gpu_of_stage[stage]].group)
             for stage, (link, start) in enumerate(zip(self.placement.links, starts[1:-1], strict=True), start=1)
         ]
-        return BoundStages(counts, hand_offs, self._blocks, self.edge)
-
-    def _blocks(self, batch: Batch) -> list[BlockSeconds]:
-        return [costs.blocks(batch) for costs in self._gpus]
-
-    def group(self, stage: int) -> TensorParallelGroup:
-        """The tensor ranks of `stage`, as what all-reduces and all-gathers take among them."""
-        return self._gpus[self._gpu_of_stage[stage]].group
+        return BoundStages(counts, hand_offs, lambda batch: [gpu.blocks(batch) for gpu in self._gpus], self._edge)
 
     def _counts(self, stage: int, start: int, stop: int) -> StageCounts:
         """What the layers `start` ... `stop` - 1 hold when `stage` runs them."""
         span = slice(start, stop)
+        blocks = Counter([*self._attention_of_layer[span].tolist(), *self._ffn_of_layer[span].tolist()])
+        around = {_NORM: int(self._norms[span].sum()), _VECTOR: int(self._bank_reads[span].sum())}
         return StageCounts(
-            self._gpu_of_stage[stage],
-            tuple(Counter(self._attention_of_layer[span].tolist()).items()),
-            tuple(Counter(self._ffn_of_layer[span].tolist()).items()),
-            int(self._norms[span].sum()),
-            int(self._bank_reads[span].sum()),
-            float(self._host[span].sum()),
+            self._gpu_of_stage[stage], tuple({**around, **blocks}.items()), float(self._host[span].sum())
         )
-
-
-def _norms(attention: AttentionBlock, ffn: FfnBlock) -> int:
-    return (attention.kind is not Attention.NONE) + (ffn.kind is not Ffn.NONE)
 
 
 def _bank_reads(architecture: Architecture, layer: int) -> int:

@@ -9,36 +9,20 @@ hands in what it knows (what the stages hold, block times of a batch), and is no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from partitune.costs.blocks import Seconds
 from partitune.costs.collectives import TensorParallelGroup
-from partitune.costs.cost_model import Batch, StageSeconds
+from partitune.costs.cost_model import Batch, Seconds, StageSeconds
 from partitune.hardware.links import Link
 
 _REMEMBERED = 100_000  # batches and token counts kept; both dictionaries are emptied when full
 
 
-@dataclass(frozen=True, slots=True)
-class BlockSeconds:
-    """A batch on one GPU: seconds of each distinct block, and of one residual vector through the norms."""
-
-    attention: tuple[Seconds, ...]
-    ffn: tuple[Seconds, ...]
-    norm_s: float  # of one norm, launches included
-    vector_s: float  # of moving one more hidden vector per token
-
-
-@dataclass(frozen=True, slots=True)
-class StageCounts:
-    """The layers of one stage as counts of distinct blocks."""
+class StageCounts(NamedTuple):
+    """What the layers of one stage hold."""
 
     gpu: int  # index among the distinct GPUs
-    attention: tuple[tuple[int, int], ...]  # (block, how many)
-    ffn: tuple[tuple[int, int], ...]
-    norms: int
-    bank_reads: int
+    blocks: tuple[tuple[int, int], ...]  # (index among the blocks of a batch, how many)
     host_s: float
 
 
@@ -64,7 +48,7 @@ class BoundStages:
     Args:
         counts: what each stage holds.
         hand_offs: one a boundary.
-        blocks: block times of a batch, one for each distinct GPU.
+        blocks: seconds of each distinct block under a batch, for each distinct GPU.
         edge: seconds outside the layers of a stage under a batch.
     """
 
@@ -74,7 +58,7 @@ class BoundStages:
         self,
         counts: Sequence[StageCounts],
         hand_offs: Sequence[HandOff],
-        blocks: Callable[[Batch], Sequence[BlockSeconds]],
+        blocks: Callable[[Batch], Sequence[Sequence[Seconds]]],
         edge: Callable[[int, Batch], Seconds],
     ) -> None:
         self._counts, self._hand_offs, self._blocks, self._edge = counts, hand_offs, blocks, edge
@@ -102,12 +86,11 @@ class BoundStages:
         per_gpu = self._blocks(batch)
         seconds = []
         for stage, counts in enumerate(self._counts):
-            blocks = per_gpu[counts.gpu]
-            measured, fitted = 0.0, counts.norms * blocks.norm_s + counts.bank_reads * blocks.vector_s
-            for times, owned in ((blocks.attention, counts.attention), (blocks.ffn, counts.ffn)):
-                for block, count in owned:
-                    measured += count * times[block].measured
-                    fitted += count * times[block].fitted
+            measured = fitted = 0.0
+            for block, count in counts.blocks:
+                seconds_of = per_gpu[counts.gpu][block]
+                measured += count * seconds_of.measured
+                fitted += count * seconds_of.fitted
             if stage in (0, self.stages - 1):
                 edge = self._edge(stage, batch)
                 measured, fitted = measured + edge.measured, fitted + edge.fitted

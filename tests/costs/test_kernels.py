@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.fit_costs import Row, fit
-from partitune.costs.fitted import curve, fits
-from partitune.costs.kernels import Curve, at_most, distinct_experts
+from partitune.costs.blocks import at_most
+from partitune.costs.fitted import Curve, curve, distinct_experts, fits
 from partitune.hardware.gpus import GPUS, gpu
 
 SIZES = st.floats(1.0, 1e13)

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from partitune.costs.collectives import TensorParallelGroup
 from partitune.costs.cost_model import Batch, decode, prefill
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.vllm.engine import Vllm
@@ -94,7 +95,7 @@ def test_cutting_tokens_over_tensor_ranks_saves_the_all_reduce() -> None:
         RooflineCosts(architecture, place(gpu("H200"), nodes=1, gpus_per_node=8, layout=one)).layer_s(0, batch)[30]
         for one in (whole, resolved)
     ]
-    reduce_s = costs(Layout(tp=4)).group(0).all_reduce_s(8192 * 7168 * 2, graph=False)
+    reduce_s = sum(TensorParallelGroup(gpu("H200"), 4).all_reduce(8192 * 7168 * 2, graph=False))
     assert 0 < times[0] - times[1] < reduce_s
 
 
@@ -118,7 +119,9 @@ def test_prefill_context_ranks_share_a_prompt() -> None:
 
 
 def test_without_its_own_kernel_an_all_reduce_is_two_halves() -> None:
-    group, plain = (costs(Layout(tp=8, all_reduce_backend=backend)).group(0) for backend in ("nccl", None))
+    group, plain = (TensorParallelGroup(gpu("H200"), 8, nccl=nccl) for nccl in (True, False))
     message = 64 * 14336
-    assert group.all_reduce_s(message, graph=True) == 2 * plain.all_gather_s(message)
-    assert group.all_reduce_s(message, graph=True) > plain.all_reduce_s(message, graph=True)
+    assert sum(group.all_reduce(message, graph=True)) == 2 * plain.all_gather_s(message)
+    assert sum(group.all_reduce(message, graph=True)) > sum(plain.all_reduce(message, graph=True))
+    step = decode(64, 128)
+    assert layer_s(Layout(tp=8, all_reduce_backend="nccl"), step) > layer_s(Layout(tp=8), step)

@@ -15,24 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+from partitune.costs.fitted import SYSTEMS
 from partitune.costs.measured.grids import Grid
 from partitune.costs.measured.mixers import ContextMixer, StateMixer
 from partitune.costs.measured.tables import Operation, Table, installed_release
 from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 
-#: Which folder of tables was measured on which GPU.
-_SYSTEMS = {
-    "A100-80GB": "a100_sxm",
-    "L40S": "l40s",
-    "RTX-PRO-6000": "rtx_pro_6000_server",
-    "H100": "h100_sxm",
-    "H200": "h200_sxm",
-    "B200": "b200_sxm",
-    "GB200": "gb200",
-    "B300": "b300_sxm",
-    "GB300": "gb300",
-}
 #: Routing skew at which experts were measured: a power law, the package's own choice for traffic nobody has recorded.
 _ROUTING = "power_law_1.01"
 _GEMM = {"bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4": "int4_wo"}
@@ -79,7 +68,7 @@ class MeasuredEngine:
 @cache
 def kernels_on(gpu: Gpu, engine: MeasuredEngine) -> Kernels | None:
     """What was measured of `engine` on `gpu`; None where nothing was, or the package is not installed."""
-    system = _SYSTEMS.get(gpu.name)
+    system = SYSTEMS.get(gpu.name)
     return None if system is None or installed_release() is None else Kernels(system, gpu, engine)
 
 
