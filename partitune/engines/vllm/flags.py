@@ -1,15 +1,17 @@
 """The flags of `vllm serve`, read from 0.32.0; 0.33.0 has the same scheduler, parallel and cache flags.
 
-Decision: flags that a search varies or a rule looks at are written out with default and range. The others are listed by
-kind only: they must be recognised and spelled, not understood.
+Decision: flags that a search varies or a rule looks at have their default and range, alike ones in one list. The others
+are listed by type only: they must be recognised and spelled, not understood.
 
 Source: vLLM 0.32.0 `engine/arg_utils.py`, `config/*.py`, `entrypoints/launchers/cli_args.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
+from partitune.candidate import FlagValue
 from partitune.engines.flags import Flag, FlagType, flag_table
 
 _SWITCH, _INTEGER, _NUMBER, _TEXT = FlagType.SWITCH, FlagType.INTEGER, FlagType.NUMBER, FlagType.TEXT
@@ -27,80 +29,50 @@ ALL2ALL_BACKENDS = (
 )  # fmt: skip
 _STATE_DTYPES = ("auto", "float32", "float16", "bfloat16")
 
-_SCHEDULER = (
-    Flag("max_num_batched_tokens", _INTEGER, low=1),
-    Flag("max_num_scheduled_tokens", _INTEGER, low=1),
-    Flag("max_num_seqs", _INTEGER, low=1),
-    Flag("max_num_active_seqs", _INTEGER, low=1),
-    Flag("max_num_queued_reqs", _INTEGER, low=0),
-    Flag("max_num_queued_tokens", _INTEGER, low=0),
-    Flag("long_prefill_token_threshold", _INTEGER, 0, low=0),
-    Flag("long_prefill_token_threshold_adaptive", _SWITCH, default=False),
+_OWN_RANGE = (
     Flag("scheduling_policy", _TEXT, "fcfs", choices=("fcfs", "priority")),
-    Flag("enable_chunked_prefill", _SWITCH),
-    Flag("disable_chunked_mm_input", _SWITCH, default=False),
-    Flag("scheduler_cls", _TEXT),
     Flag("scheduler_reserve_full_isl", _SWITCH, default=True),
     Flag("watermark", _NUMBER, 0.0, low=0, high=1, below_high=True),
-    Flag("prefill_schedule_interval", _INTEGER, 1, low=1),
-    Flag("disable_hybrid_kv_cache_manager", _SWITCH),
-    Flag("async_scheduling", _SWITCH),
-    Flag("stream_interval", _INTEGER, 1, low=1),
-)
-_CACHE = (
-    Flag("block_size", _INTEGER, low=1),
     Flag("gpu_memory_utilization", _NUMBER, 0.92, low=0, high=1, above_low=True),
-    Flag("kv_cache_memory_bytes", _INTEGER, low=1),
     Flag("kv_cache_dtype", _TEXT, "auto", choices=tuple(_KV_DTYPES.split())),
-    Flag("num_gpu_blocks_override", _INTEGER, low=1),
-    Flag("enable_prefix_caching", _SWITCH),
     Flag("prefix_caching_hash_algo", _TEXT, "sha256", choices=("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")),
-    Flag("prefix_cache_retention_interval", _INTEGER, 0, low=0),
-    Flag("prefix_match_unit", _INTEGER, low=1),
     Flag("mamba_cache_dtype", _TEXT, "auto", choices=_STATE_DTYPES),
     Flag("mamba_ssm_cache_dtype", _TEXT, "auto", choices=_STATE_DTYPES),
-    Flag("mamba_block_size", _INTEGER, low=1),
     Flag("mamba_cache_mode", _TEXT, "none", choices=("align", "none")),
     Flag("kv_offloading_size", _NUMBER, low=0),
     Flag("kv_offloading_backend", _TEXT, "native", choices=("native", "lmcache")),
     Flag("cpu_offload_gb", _NUMBER, 0.0, low=0),
-)
-_PARALLEL = (
-    Flag("pipeline_parallel_size", _INTEGER, 1, low=1),
-    Flag("tensor_parallel_size", _INTEGER, 1, low=1),
-    Flag("data_parallel_size", _INTEGER, 1, low=1),
-    Flag("decode_context_parallel_size", _INTEGER, 1, low=1),
-    Flag("prefill_context_parallel_size", _INTEGER, 1, low=1),
-    Flag("enable_expert_parallel", _SWITCH, default=False),
     Flag("all2all_backend", _TEXT, GATHERING, choices=ALL2ALL_BACKENDS),
-    Flag("enable_eplb", _SWITCH, default=False),
     Flag("expert_placement_strategy", _TEXT, "linear", choices=("linear", "round_robin")),
-    Flag("enable_elastic_ep", _SWITCH, default=False),
-    Flag("enable_dbo", _SWITCH, default=False),
     Flag("dbo_decode_token_threshold", _INTEGER, 32, low=0),
     Flag("dbo_prefill_token_threshold", _INTEGER, 512, low=0),
-    Flag("enable_hc_sp", _SWITCH, default=False),
-    Flag("nnodes", _INTEGER, 1, low=1),
-    Flag("node_rank", _INTEGER, 0, low=0),
     Flag("master_addr", _TEXT, "127.0.0.1"),
     Flag("master_port", _INTEGER, 29501, low=1, high=65535),
-    Flag("distributed_executor_backend", _TEXT),
-    Flag("disable_custom_all_reduce", _SWITCH, default=False),
-)
-_MODEL = (
     Flag("max_model_len", _INTEGER, low=-1),
     Flag("dtype", _TEXT, "auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32")),
     Flag("seed", _INTEGER, 0),
-    Flag("enforce_eager", _SWITCH, default=False),
-    Flag("enable_return_routed_experts", _SWITCH, default=False),
     Flag("max_logprobs", _INTEGER, 20, low=-1),
     Flag("performance_mode", _TEXT, "balanced", choices=("balanced", "interactivity", "throughput")),
-    Flag("max_cudagraph_capture_size", _INTEGER, low=0),
-    Flag("spec_tokens", _INTEGER, low=1),
     Flag("port", _INTEGER, 8000, low=0, high=65535),
-    Flag("shutdown_timeout", _INTEGER, 0, low=0),
 )
-
+#: Whole numbers from 1 on that the engine derives from hardware and model where they are unset.
+_FROM_ONE = """
+max_num_batched_tokens max_num_scheduled_tokens max_num_seqs max_num_active_seqs block_size kv_cache_memory_bytes
+num_gpu_blocks_override prefix_match_unit mamba_block_size spec_tokens
+"""
+#: The same, 1 where they are unset.
+_ONE = """
+prefill_schedule_interval stream_interval pipeline_parallel_size tensor_parallel_size data_parallel_size
+decode_context_parallel_size prefill_context_parallel_size nnodes
+"""
+#: From 0 on, without a default and with 0 as default.
+_FROM_ZERO = "max_num_queued_reqs max_num_queued_tokens max_cudagraph_capture_size"
+_ZERO = "long_prefill_token_threshold prefix_cache_retention_interval node_rank shutdown_timeout"
+#: Switches that are off by default; for those below the engine decides, or it does not matter here.
+_OFF = """
+long_prefill_token_threshold_adaptive disable_chunked_mm_input enable_expert_parallel enable_eplb enable_elastic_ep
+enable_dbo enable_hc_sp disable_custom_all_reduce enforce_eager enable_return_routed_experts
+"""
 _SWITCHES = """
 trust_remote_code allow_deprecated_quantization return_sampling_mask use_fp64_gumbel enable_trace_replay
 disable_sliding_window disable_cascade_attn skip_tokenizer_init enable_prompt_embeds enable_sleep_mode
@@ -117,7 +89,8 @@ trust_request_mm_kwargs return_tokens_as_token_ids enable_auto_tool_choice exclu
 enable_prompt_tokens_details enable_per_request_metrics enable_server_load_tracking enable_force_include_usage
 enable_tokenizer_info_endpoint enable_log_outputs enable_log_deltas cohere_is_reasoning_model log_error_stack
 tokens_only enable_scale_out disable_uvicorn_access_log allow_credentials enable_ssl_refresh enable_request_id_headers
-disable_fastapi_docs enable_offline_docs enable_flash_late_interaction
+disable_fastapi_docs enable_offline_docs enable_flash_late_interaction enable_chunked_prefill enable_prefix_caching
+disable_hybrid_kv_cache_manager async_scheduling
 """
 _ONLY_ON = "disable_log_stats aggregate_engine_logging data_parallel_multi_port_external_lb headless grpc"
 _INTEGERS = """
@@ -154,25 +127,30 @@ profiler_config weight_transfer_config gdn_prefill_backend kda_prefill_backend k
 chat_template chat_template_content_format default_chat_template_kwargs response_role tool_call_parser
 tool_parser_plugin tool_strict_level tool_server cohere_format anthropic_disabled_thinking_effort fingerprint_mode
 fingerprint_value host uds uvicorn_log_level disable_access_log_for_endpoints allowed_origins allowed_methods
-allowed_headers api_key ssl_keyfile ssl_certfile ssl_ca_certs ssl_ciphers root_path middleware config
+allowed_headers api_key ssl_keyfile ssl_certfile ssl_ca_certs ssl_ciphers root_path middleware config scheduler_cls
+distributed_executor_backend
 """
 
 
-def _plain(names: str, value_type: FlagType) -> Iterator[Flag]:
-    return (Flag(name, value_type) for name in names.split())
+def _alike(
+    names: str, value_type: FlagType, default: FlagValue | None = None, low: float = -math.inf
+) -> Iterator[Flag]:
+    return (Flag(name, value_type, default, low) for name in names.split())
 
 
 #: Every long flag of `vllm serve`, by snake-case name.
 VLLM_FLAGS: Mapping[str, Flag] = flag_table(
-    _SCHEDULER,
-    _CACHE,
-    _PARALLEL,
-    _MODEL,
-    _plain(_SWITCHES, FlagType.SWITCH),
-    _plain(_ONLY_ON, FlagType.ON),
-    _plain(_INTEGERS, FlagType.INTEGER),
-    _plain(_NUMBERS, FlagType.NUMBER),
-    _plain(_TEXTS, FlagType.TEXT),
+    _OWN_RANGE,
+    _alike(_FROM_ONE, _INTEGER, low=1),
+    _alike(_ONE, _INTEGER, 1, low=1),
+    _alike(_FROM_ZERO, _INTEGER, low=0),
+    _alike(_ZERO, _INTEGER, 0, low=0),
+    _alike(_OFF, _SWITCH, default=False),
+    _alike(_SWITCHES, _SWITCH),
+    _alike(_ONLY_ON, FlagType.ON),
+    _alike(_INTEGERS, _INTEGER),
+    _alike(_NUMBERS, _NUMBER),
+    _alike(_TEXTS, _TEXT),
 )
 
 #: Flags that older releases had and 0.32/0.33 refuse, with what to write instead.

@@ -35,7 +35,7 @@ _ORDER_IS_OPEN = (
 
 
 class VllmLaunch(Launch):
-    """`vllm serve`."""
+    """How `vllm serve` is started on every node."""
 
     title = "vLLM"
     partition_env = "VLLM_PP_LAYER_PARTITION"
@@ -44,24 +44,20 @@ class VllmLaunch(Launch):
     program = ("vllm",)
     model_words = ("serve",)
     help_words = ("serve", "--help=all")
-    own_flags = frozenset(
-        (
-            *("host", "port", "uds", "served_model_name", "nnodes", "node_rank", "master_addr", "master_port"),
-            *("headless", "api_key", "config", "ssl_keyfile", "ssl_certfile", "root_path"),
-        )
-    )
+    own_flags = frozenset({
+        "host", "port", "uds", "served_model_name", "nnodes", "node_rank", "master_addr", "master_port", "headless",
+        "api_key", "config", "ssl_keyfile", "ssl_certfile", "root_path",
+    })  # fmt: skip
     placing_flags = frozenset({_BACKEND})
     removed = (
-        *("SGLANG_PP_LAYER_PARTITION", partition_env, "VLLM_USE_V2_MODEL_RUNNER", "VLLM_API_KEY"),
-        *("VLLM_RAY_BUNDLE_INDICES", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_ENABLE_STARTUP_PLAN", *RANK_VARIABLES),
-    )
-    scheduling_flags = frozenset(
-        (
-            *("max_num_batched_tokens", "max_num_seqs", "async_scheduling", "enable_chunked_prefill"),
-            *("gpu_memory_utilization", "enable_prefix_caching", "scheduling_policy"),
-            *("num_gpu_blocks_override", "kv_cache_memory_bytes"),
-        )
-    )
+        "SGLANG_PP_LAYER_PARTITION", partition_env, "VLLM_USE_V2_MODEL_RUNNER", "VLLM_API_KEY",
+        "VLLM_RAY_BUNDLE_INDICES", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_ENABLE_STARTUP_PLAN", *RANK_VARIABLES,
+    )  # fmt: skip
+    scheduling_flags = frozenset({
+        "max_num_batched_tokens", "max_num_seqs", "async_scheduling", "enable_chunked_prefill",
+        "gpu_memory_utilization", "enable_prefix_caching", "scheduling_policy", "num_gpu_blocks_override",
+        "kv_cache_memory_bytes",
+    })  # fmt: skip
     drafting_flags = ("speculative_config", "spec_method", "spec_model", "spec_tokens")  # 0.32 `engine/arg_utils.py`
     transfer_flags = MappingProxyType({"kv_transfer_config": ""})
     layer_report = LayerReport(
@@ -73,7 +69,7 @@ class VllmLaunch(Launch):
     load_generator = VllmBench()
 
     def parallel_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
-        """In vLLM's words."""
+        """The sizes of the layout as flags of `vllm serve`, and the back ends that were chosen."""
         return layout_flags(deployment.layout)
 
     def own_variables(self, deployment: Deployment) -> Mapping[str, str]:
