@@ -11,6 +11,7 @@ with a layer-outermost cache layout. Not covered: drafters, hidden-state extract
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,8 +23,6 @@ from numpy.typing import NDArray
 from partitune.engines.memory import KvPlan
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.partition import Partition
-
-Integers = NDArray[np.int64]
 
 
 class Cache(StrEnum):
@@ -65,17 +64,15 @@ class Group:
 @lru_cache(maxsize=32)  # one planning asks several times, and only flags change the answer, not the partition
 def group_layers(model: CacheModel) -> tuple[Group, ...]:
     """Groups of the whole model, layers numbered in model order (`get_kv_cache_groups`)."""
-    kept = [index for index, cache in enumerate(model.layers) if cache is not None]
     caches = {index: cache for index, cache in enumerate(model.layers) if cache is not None}
-    if not kept:
+    if not caches:
         return ()
-    first = caches[kept[0]]
+    first = next(iter(caches.values()))
     if all(_same_slots(cache, first) for cache in caches.values()):
-        return (Group(tuple(kept), tuple(caches[index] for index in kept)),)
-    unified = _unify_pages(caches)
+        return (Group(tuple(caches), tuple(caches.values())),)
     buckets: dict[LayerCache, list[int]] = {}
-    for index in kept:
-        buckets.setdefault(unified[index], []).append(index)
+    for index, cache in _unify_pages(caches).items():
+        buckets.setdefault(cache, []).append(index)
     fewest, most = min(map(len, buckets.values())), max(map(len, buckets.values()))
     size = most if most < 1.5 * fewest else fewest
     groups = []
@@ -85,17 +82,6 @@ def group_layers(model: CacheModel) -> tuple[Group, ...]:
             chosen = members[offset::count]  # strided, so that every stage holds some layers of every group
             groups.append(Group(tuple(chosen), (cache,) * len(chosen)))
     return tuple(groups)
-
-
-def window_block_bytes(model: CacheModel) -> Integers:
-    """Bytes of one block on a stage that owns layers i..j-1: shape [layers + 1, layers + 1], 0 below the diagonal."""
-    most = np.zeros((len(model.layers) + 1, len(model.layers) + 1), dtype=np.int64)
-    for group in group_layers(model):
-        pages = np.zeros(len(model.layers), dtype=np.int64)
-        pages[list(group.layers)] = [cache.page_bytes for cache in group.caches]
-        prefix = np.concatenate(([0], np.cumsum(pages)))
-        np.maximum(most, prefix[None, :] - prefix[:, None], out=most)
-    return most
 
 
 def window_blocks(model: CacheModel, free_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -108,7 +94,13 @@ def window_blocks(model: CacheModel, free_bytes: NDArray[np.float64]) -> NDArray
     Returns:
         Whole blocks, same shape; 0 where nothing is free or the window keeps no cache (the engine cannot start there).
     """
-    block_bytes = window_block_bytes(model)
+    layers = len(model.layers)
+    block_bytes = np.zeros((layers + 1, layers + 1), dtype=np.int64)  # of layers i..j-1; 0 below the diagonal
+    for group in group_layers(model):
+        pages = np.zeros(layers, dtype=np.int64)
+        pages[list(group.layers)] = [cache.page_bytes for cache in group.caches]
+        prefix = np.concatenate(([0], np.cumsum(pages)))
+        np.maximum(block_bytes, prefix[None, :] - prefix[:, None], out=block_bytes)
     blocks = np.floor(np.maximum(free_bytes, 0.0) / np.maximum(block_bytes, 1)[None])
     return np.where(block_bytes[None] > 0, blocks, 0.0)
 
@@ -133,14 +125,21 @@ def plan_kv(
     block_bytes, fullest = _stage_blocks(groups, partition)
     if blocks_override is not None:
         free_bytes = [blocks_override * size for size in block_bytes]
-    needed = blocks_per_request(model, model.max_model_len)
-    _refuse_short_memory(model, block_bytes, free_bytes, needed)
     stage_blocks = tuple(int(free) // size for free, size in zip(free_bytes, block_bytes, strict=True))
-    num_blocks = min(stage_blocks)
+    num_blocks, needed = min(stage_blocks), blocks_per_request(model, model.max_model_len)
+    if num_blocks <= needed:
+        stage = stage_blocks.index(num_blocks)
+        need, have = block_bytes[stage] * (needed + 1), int(free_bytes[stage])
+        raise OutOfMemory(
+            f"stage {stage} has {have / 2**30:.2f} GiB for KV and one request of {model.max_model_len} tokens needs "
+            f"{need / 2**30:.2f} GiB there; the longest that fits has {longest_request(model, num_blocks)}",
+            excess=float(need - have),
+        )
     concurrency = num_blocks / needed
+    token_blocks = [group.caches[0].block_size for group in groups if group.caches[0].kind is not Cache.STATE]
     return KvPlan(
         num_blocks=num_blocks,
-        block_size=_token_block_size(groups),
+        block_size=min(token_blocks, default=groups[0].caches[0].block_size),
         tokens=int(concurrency * model.max_model_len),
         concurrency=concurrency,
         stage_blocks=stage_blocks,
@@ -179,24 +178,8 @@ def _stage_blocks(groups: Sequence[Group], partition: Sequence[int]) -> tuple[li
 
 def longest_request(model: CacheModel, blocks: int) -> int:
     """Most tokens one request may have when `blocks` blocks exist; one block is never handed out. 0: not even one."""
-    low, high = 0, model.max_model_len
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if blocks_per_request(model, middle) <= blocks - 1 else (low, middle - 1)
-    return low
-
-
-def _refuse_short_memory(model: CacheModel, block_bytes: Sequence[int], free_bytes: Sequence[int], needed: int) -> None:
-    blocks = [int(free) // size for free, size in zip(free_bytes, block_bytes, strict=True)]
-    stage = blocks.index(min(blocks))
-    need, have = block_bytes[stage] * (needed + 1), int(free_bytes[stage])
-    if need <= have:
-        return
-    raise OutOfMemory(
-        f"stage {stage} has {have / 2**30:.2f} GiB for KV and one request of {model.max_model_len} tokens needs "
-        f"{need / 2**30:.2f} GiB there; the longest that fits has {longest_request(model, blocks[stage])}",
-        excess=float(need - have),
-    )
+    lengths = range(model.max_model_len + 1)
+    return bisect_right(lengths, blocks - 1, lo=1, key=lambda tokens: blocks_per_request(model, tokens)) - 1
 
 
 def _same_slots(cache: LayerCache, first: LayerCache) -> bool:
@@ -223,8 +206,3 @@ def _group_blocks(cache: LayerCache, model: CacheModel, tokens: int) -> int:
         return -(-tokens // cache.block_size)
     # One block more: a window rarely begins at the start of a block.
     return -(-min(cache.window - 1 + model.max_in_flight_tokens, tokens) // cache.block_size) + 1
-
-
-def _token_block_size(groups: Sequence[Group]) -> int:
-    sizes = [group.caches[0].block_size for group in groups if group.caches[0].kind is not Cache.STATE]
-    return min(sizes, default=groups[0].caches[0].block_size)
