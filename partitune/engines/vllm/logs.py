@@ -106,11 +106,9 @@ class VllmReadout(Readout):
     def flow_name(self, predicted: str, reading: LogReading, is_async: bool | None) -> str:
         """The regime, by the model runner and the way of scheduling."""
         regime = Regime(predicted)
-        runner = reading.runner or ("v1" if regime in (Regime.ASYNC_V1, Regime.SYNC_V1) else "v2")
         asynchronous = regime.asynchronous if is_async is None else is_async
-        if runner == "v1":
-            return (Regime.ASYNC_V1 if asynchronous else Regime.SYNC_V1).value
-        return (Regime.ASYNC_V2 if asynchronous else Regime.SYNC_V2).value
+        runner = reading.runner or regime.value.rpartition("-")[2]
+        return Regime(f"{'async' if asynchronous else 'sync'}-{runner}").value
 
     def differences(
         self, deployment: Deployment, reading: LogReading, is_async: bool | None, kv_blocks: int | None

@@ -16,17 +16,14 @@ from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.engines.vllm.models import V2_LISTED
 from partitune.engines.vllm.pipelining import Regime
 from partitune.errors import SpecError
-from partitune.models.architecture import Architecture, Ffn
+from partitune.models.architecture import Ffn
 
 READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
 RUNNERS = ("auto", "v1", "v2")
 _CHUNKS_FLOW = Version(0, 20)  # PR 38726: in `v1/worker/gpu_model_runner.py` of 0.20.0, not of 0.19.1
 REFUSED_SINCE = Version(0, 31)  # V1 runner with pipeline and async scheduling (PR 56250)
 _V2_FOR_ALL = Version(0, 30)
-_V2_FOR_DENSE = Version(0, 26)
-_V2_K3 = Version(0, 27, 1)
 _V2_SIDE_STREAM = Version(0, 24)  # PR 42187
-_V2_FIRST_DEFAULT = Version(0, 22)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +78,18 @@ def choose_regime(deployment: Deployment) -> RegimeChoice:
 
 
 def runs_v2(deployment: Deployment) -> bool:
-    """True when a start ends up on the V2 model runner (`VLLM_USE_V2_MODEL_RUNNER` unset, 0, 1)."""
-    if deployment.runner == "auto":
-        return _default_is_v2(parse_version(deployment.version), deployment.architecture)
-    return deployment.runner == "v2"
-
-
-def _default_is_v2(version: Version, architecture: Architecture) -> bool:
-    """True when the release starts this model on the V2 runner by itself (CUDA)."""
+    """True when a start ends up on the V2 model runner (`VLLM_USE_V2_MODEL_RUNNER` unset, 0, 1), on CUDA."""
+    if deployment.runner != "auto":
+        return deployment.runner == "v2"
+    version, architecture = parse_version(deployment.version), deployment.architecture
     if version >= _V2_FOR_ALL:
         return True
     dense = not architecture.is_hybrid and all(layer.ffn.kind is not Ffn.MOE for layer in architecture.layers)
-    if version >= _V2_FOR_DENSE and dense:
-        return True
-    if version >= _V2_SIDE_STREAM and architecture.architecture in V2_LISTED:
-        return True
-    if version >= _V2_K3 and architecture.architecture == "KimiK3ForConditionalGeneration":
-        return True
     plain = all(layer.attention.dtype == "bf16" for layer in architecture.layers)
-    return version >= _V2_FIRST_DEFAULT and architecture.architecture == "Qwen3ForCausalLM" and dense and plain
+    defaults = (
+        (Version(0, 22), architecture.architecture == "Qwen3ForCausalLM" and dense and plain),
+        (_V2_SIDE_STREAM, architecture.architecture in V2_LISTED),
+        (Version(0, 26), dense),
+        (Version(0, 27, 1), architecture.architecture == "KimiK3ForConditionalGeneration"),
+    )
+    return any(version >= since and is_meant for since, is_meant in defaults)
