@@ -24,13 +24,9 @@ _TOGETHER = 1e-9
 
 def fast_forward(state: EngineState) -> None:
     """Run ahead as long as nothing but whole cohorts decoding happens; leaves `state` as the loop would."""
-    scheduler = state.scheduler
-    ring = None
-    if not state.record_steps and state.context_step > 1 and not scheduler.at_length_limit:
-        ring = _ring(state)
-    if ring:
+    if ring := _ring(state):
         _legs(state, ring)
-    scheduler.quiet_steps = 0
+    state.scheduler.quiet_steps = 0
 
 
 def _legs(state: EngineState, ring: Sequence[Cohort | None]) -> None:
@@ -48,7 +44,7 @@ def _legs(state: EngineState, ring: Sequence[Cohort | None]) -> None:
         if taken + more > pool.free:
             _settle(state, lives)
             taken = 0
-            if not _blocks_last(state, lives, rounds):
+            if sum(max(0, pool.blocks(live.context + rounds) - live.held) for live in lives) > pool.free:
                 break
         taken += more
         going = _leg(state, ring, rounds)
@@ -63,12 +59,12 @@ def _settle(state: EngineState, lives: Sequence[Live]) -> None:
 
 
 def _ring(state: EngineState) -> list[Cohort | None] | None:
-    """The cohorts of the coming steps, in order, None for an empty step; they come round for ever."""
+    """The cohorts of the coming steps, in order, None for an empty step; None where they do not come round for ever."""
     scheduler = state.scheduler
-    in_flight = [None if output is None else output.cohort for _, output in state.queue]
-    if len(in_flight) != state.settings.slots - 1 or scheduler.reading:
+    if state.record_steps or state.context_step == 1 or scheduler.at_length_limit or scheduler.reading:
         return None
-    if any(output.chunks for _, output in state.queue if output is not None):
+    in_flight = [None if output is None else output.cohort for _, output in state.queue]
+    if len(in_flight) != state.settings.slots - 1 or any(output and output.chunks for _, output in state.queue):
         return None
     if scheduler.cadence:
         ring = in_flight[-scheduler.cadence :] if len(in_flight) >= scheduler.cadence else []
@@ -90,22 +86,15 @@ def _quiet_rounds(cohort: Cohort) -> int:
     return min(events, default=cohort.delivered) - cohort.delivered - 1
 
 
-def _blocks_last(state: EngineState, lives: Sequence[Live], rounds: int) -> bool:
-    pool = state.scheduler.pool
-    return sum(max(0, pool.blocks(live.context + rounds) - live.held) for live in lives) <= pool.free
-
-
 def _leg(state: EngineState, ring: Sequence[Cohort | None], rounds: int) -> bool:
     """Up to `rounds` rounds at constant costs; False when the client has something to send."""
     costs = [None if cohort is None else _middle_cost(state, cohort, rounds) for cohort in ring]
-    quiet = True
-    while rounds and quiet:
+    while rounds:
         before = _clocks(state, ring)
         in_pipeline = state.in_pipeline
-        quiet = _round(state, ring, costs)
+        if not _round(state, ring, costs):
+            return False
         rounds -= 1
-        if not quiet:
-            break
         moved = [now - then for now, then in zip(_clocks(state, ring), before, strict=True)]
         period = moved[0]
         if period > 0 and max(moved) - min(moved) <= _TOGETHER * period:
@@ -113,7 +102,7 @@ def _leg(state: EngineState, ring: Sequence[Cohort | None], rounds: int) -> bool
             if times > 0:
                 _skip(state, ring, costs, times, period, state.in_pipeline - in_pipeline)
                 rounds -= times
-    return quiet
+    return True
 
 
 def _middle_cost(state: EngineState, cohort: Cohort, rounds: int) -> BatchCost:

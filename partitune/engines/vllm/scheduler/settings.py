@@ -66,15 +66,8 @@ class SchedulerSettings:
     capture_sizes: tuple[int, ...] = ()  # decode batches that have a CUDA graph, ascending; smaller ones are padded
 
     def __post_init__(self) -> None:
-        for key in (
-            "stages",
-            "max_num_batched_tokens",
-            "max_num_seqs",
-            "block_size",
-            "max_model_len",
-            "slots",
-            "prefill_schedule_interval",
-        ):
+        counts = "stages max_num_batched_tokens max_num_seqs block_size max_model_len slots prefill_schedule_interval"
+        for key in counts.split():
             if getattr(self, key) < 1:
                 raise SpecError(f"scheduler settings: {key} is {getattr(self, key)}; it must be 1 or more")
         if self.num_blocks < 2:
