@@ -72,27 +72,29 @@ def run(driver: Driver, candidate: Candidate, repeat: int = 0) -> Result:
 
     Run 0 is its trial; further ones have another load where the driver has seeds to draw one with.
     """
-    if repeat:
-        own = driver.repeated(repeat) if isinstance(driver, Repeating) else driver
-        return replace(run(own, candidate), repeat=repeat)
+    own = driver.repeated(repeat) if repeat and isinstance(driver, Repeating) else driver
     start = time.monotonic()
+    result = _tried(own, candidate)
+    return replace(result, duration_s=time.monotonic() - start, repeat=repeat)
+
+
+def _tried(driver: Driver, candidate: Candidate) -> Result:
     try:
         measurement = driver.measure(candidate)
     except RunError as error:
         outcome, constraints = _outcome_of(error)
-        return Result(candidate, outcome, str(error), None, constraints, time.monotonic() - start, error.detail)
+        return Result(candidate, outcome, str(error), constraints=constraints, detail=error.detail)
     except Exception as error:  # noqa: BLE001 - the one broad catch: a bug in a driver must not end a long study
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"internal error in the driver: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
-        detail = traceback.format_exc()
-        return Result(candidate, Outcome.FAILED, reason, None, {}, time.monotonic() - start, detail)
+        return Result(candidate, Outcome.FAILED, reason, detail=traceback.format_exc())
     figures = {"metrics": measurement.metrics, "constraints": measurement.constraints}
     if flaw := flaw_in(figures, "measurement"):
-        return Result(candidate, Outcome.INVALID, flaw, None, {}, time.monotonic() - start)
+        return Result(candidate, Outcome.INVALID, flaw)
     missed = {name: value for name, value in measurement.constraints.items() if value > 0}
     reason = "; ".join(f"{name} missed by {100 * value:.1f} %" for name, value in sorted(missed.items()))
     outcome = Outcome.INFEASIBLE if missed else Outcome.OK
-    return Result(candidate, outcome, reason, measurement, dict(measurement.constraints), time.monotonic() - start)
+    return Result(candidate, outcome, reason, measurement, dict(measurement.constraints))
 
 
 def _outcome_of(error: RunError) -> tuple[Outcome, dict[str, float]]:

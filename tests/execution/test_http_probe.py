@@ -17,6 +17,7 @@ from partitune.execution.server.http_probe import (
     is_healthy,
     metrics_page,
     served_names,
+    server_config,
     worker_layers,
 )
 
@@ -87,6 +88,15 @@ def test_an_answer_without_a_text_is_an_error(
     answer(monkeypatch, body)
     with pytest.raises(Unhealthy, match=reason):
         complete(url, "m", 5.0)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"", b"Not Found", b"[" * 100_000])
+def test_a_page_that_is_no_configuration_is_an_error(url: str, monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    answer(monkeypatch, {"vllm_config": {}})
+    assert server_config(url, VllmLaunch.layer_report) == {"vllm_config": {}}
+    answer(monkeypatch, body)
+    with pytest.raises(Unhealthy, match="JSON"):
+        server_config(url, VllmLaunch.layer_report)
 
 
 def test_the_servers_own_words_are_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

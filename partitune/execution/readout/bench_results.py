@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import reprlib
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from partitune.engines.readout import BenchFormat
@@ -28,6 +29,8 @@ _AGREEMENT = 0.02
 _RATES = frozenset({"goodput_req_s"})
 _REQUIRED = ("completed", "input_tokens", "output_tokens")
 _POINTS = ("mean", "p50", "p90", "p99")
+#: A JSON object at the start of a line.
+_OBJECT = re.compile(r"(?:^|\ufeff)\{", re.MULTILINE)
 
 _Result = Mapping[str, object]
 
@@ -49,7 +52,7 @@ class BenchResult:
 
 
 def read_bench(
-    form: BenchFormat, text: str | bytes, source: str = "the result file", needed: Collection[str] = ()
+    form: BenchFormat, text: str, source: str = "the result file", needed: Collection[str] = ()
 ) -> BenchResult:
     """The last result in a file of that form. `needed` names metrics that must be among those found.
 
@@ -65,12 +68,9 @@ def read_bench(
                 f"{source}: looked for a list of results under `{form.results}`, found {reprlib.repr(runs)}"
             )
         result = runs[-1]
-    counts = {
-        name: _count(result, form.keys[name], source, required=name in _REQUIRED)
-        for name in (*_REQUIRED, "failed", "sent")
-    }
+    counts = {name: _count(result, form, name, source) for name in (*_REQUIRED, "failed", "sent")}
     duration_s = _number(result, form.keys["duration_s"], source)
-    if duration_s is None or duration_s == 0:
+    if not duration_s:
         raise _missing(source, "duration", form.keys["duration_s"])
     completed, input_tokens, output_tokens = (counts[name] or 0 for name in _REQUIRED)
     metrics = {
@@ -111,29 +111,25 @@ def median_metrics(results: Sequence[BenchResult]) -> dict[str, float]:
     return {name: statistics.median(each.metrics[name] for each in results) for name in names}
 
 
-def _last_object(text: str | bytes, source: str) -> _Result:
+def _last_object(text: str, source: str) -> _Result:
     """The last JSON object that begins a line; other lines may stand before it, nothing broken after it."""
     if len(text) > _LARGEST_FILE:
         raise BenchmarkFailed(f"{source}: {len(text) >> 20} MiB, more than any result; the limit is 256 MiB")
-    if isinstance(text, bytes):
-        text = text.decode(errors="replace")
     decoder = json.JSONDecoder()
     last: _Result | None = None
     flaws: list[tuple[int, str]] = []  # broken results since the last complete one: where and why
-    position = 0
-    for start in _object_starts(text):
-        if start < position:
+    end = 0
+    for begin in _OBJECT.finditer(text):
+        start = begin.end() - 1
+        if start < end or len(flaws) > _MOST_BROKEN_LINES:
             continue
         try:
-            value, end = decoder.raw_decode(text, start)
+            last, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError) as error:
             flaws.append((start, str(error)))
         else:
-            last, position = value, end
             behind = text[end : end + 200].partition("\n")[0].strip()
             flaws = [(start, f"{reprlib.repr(behind)} stands behind it")] if behind else []
-        if len(flaws) > _MOST_BROKEN_LINES:
-            break
     if flaws:
         start, why = flaws[-1]
         line = text.count("\n", 0, start) + 1
@@ -146,29 +142,19 @@ def _last_object(text: str | bytes, source: str) -> _Result:
     return last
 
 
-def _object_starts(text: str) -> Iterator[int]:
-    position = text.find("{")
-    while position >= 0:
-        if position == 0 or text[position - 1] in "\n\ufeff":
-            yield position
-        position = text.find("{", position + 1)
-
-
-def _look_up(result: _Result, keys: Sequence[str]) -> tuple[str, object]:
-    """First key of `keys` that is there with a value, and the value; a colon at a key's end is forgiven."""
-    for key in keys:
-        value: object = result
-        for part in key.split("."):
-            value = value.get(part, value.get(f"{part}:")) if isinstance(value, dict) else None
-        if value is not None:
-            return key, value
-    return "", None
+def _at(result: object, key: str) -> object:
+    """The value under `key`; a colon at its end is forgiven."""
+    for part in key.split("."):
+        result = result.get(part, result.get(f"{part}:")) if isinstance(result, dict) else None
+    return result
 
 
 def _number(result: _Result, keys: Sequence[str], source: str) -> float | None:
-    key, value = _look_up(result, keys)
-    if value is None:
+    """The number under the first of `keys` that is there with a value."""
+    key = next((key for key in keys if _at(result, key) is not None), None)
+    if key is None:
         return None
+    value = _at(result, key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BenchmarkFailed(f"{source}: {key} is {reprlib.repr(value)}; looked for a number")
     if not 0 <= value < 1e18:
@@ -176,15 +162,13 @@ def _number(result: _Result, keys: Sequence[str], source: str) -> float | None:
     return float(value)
 
 
-def _count(result: _Result, keys: Sequence[str], source: str, *, required: bool) -> int | None:
-    value = _number(result, keys, source)
-    if value is None:
-        if required:
-            raise _missing(source, "a count", keys)
-        return None
-    if value != int(value):
-        raise BenchmarkFailed(f"{source}: {keys[0]} is {value}; looked for a whole number")
-    return int(value)
+def _count(result: _Result, form: BenchFormat, name: str, source: str) -> int | None:
+    value = _number(result, form.keys[name], source)
+    if value is None and name in _REQUIRED:
+        raise _missing(source, "a count", form.keys[name])
+    if value is not None and value != int(value):
+        raise BenchmarkFailed(f"{source}: {form.keys[name][0]} is {value}; looked for a whole number")
+    return None if value is None else int(value)
 
 
 def _missing(source: str, what: str, keys: Sequence[str]) -> BenchmarkFailed:
@@ -217,13 +201,11 @@ def _longest_gap(result: _Result, source: str) -> float | None:
     gaps = result.get("itls")
     if not isinstance(gaps, list):
         return None
-    longest = 0.0
-    for stream in gaps:
-        for gap in stream if isinstance(stream, list) else ():
-            if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1e9:
-                raise BenchmarkFailed(f"{source}: itls holds {reprlib.repr(gap)}; looked for seconds")
-            longest = max(longest, gap)
-    return longest
+    seconds = [gap for stream in gaps if isinstance(stream, list) for gap in stream]
+    for gap in seconds:
+        if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1e9:
+            raise BenchmarkFailed(f"{source}: itls holds {reprlib.repr(gap)}; looked for seconds")
+    return max(seconds, default=0.0)
 
 
 def _errors(result: _Result) -> tuple[str, ...]:

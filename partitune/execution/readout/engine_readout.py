@@ -7,7 +7,6 @@ trustworthy. The log proves little about the partition: an engine does not print
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,7 @@ _LARGEST_PAGE = 16 << 20
 _SIZES = frozenset({"kv_blocks", "kv_tokens", "block_size"})
 
 
-def read_metrics(text: str | bytes, page: MetricsPage, source: str = "/metrics") -> Counters:
+def read_metrics(text: str, page: MetricsPage, source: str = "/metrics") -> Counters:
     """Figures of a page in Prometheus' text format.
 
     Args:
@@ -36,8 +35,6 @@ def read_metrics(text: str | bytes, page: MetricsPage, source: str = "/metrics")
         BenchmarkFailed: too large, not such a page, none of the engine's metrics on it, or a value that is no number;
             names the page and the metric.
     """
-    if isinstance(text, bytes):
-        text = text.decode(errors="replace")
     if len(text) > _LARGEST_PAGE:
         raise BenchmarkFailed(f"{source}: {len(text) >> 20} MiB, more than any metrics page; another server's?")
     lines = text.split("\n")
@@ -114,12 +111,3 @@ def read_logs(logs: Sequence[str], readout: Readout) -> LogReading:
         is_async={"on": True, "off": False}.get(facts.get("is_async", "")),
         runner=facts.get("runner"),
     )
-
-
-def schedules_ahead(config: str | bytes, readout: Readout) -> bool | None:
-    """Whether the engine schedules asynchronously, from its configuration as JSON; None where that does not say."""
-    try:
-        page = json.loads(config)
-    except (ValueError, RecursionError):
-        return None
-    return readout.schedules_ahead(page) if isinstance(page, dict) else None

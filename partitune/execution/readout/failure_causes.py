@@ -15,31 +15,20 @@ import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from partitune.engines.readout import FailureKind, Phase, Readout
 from partitune.errors import LaunchFailed, OutOfMemory, Refused, RunError, Unhealthy
 from partitune.execution.readout.log_lines import LogLine, lines_of, phase_begun_by
 
-
-class _Rank(IntEnum):
-    """Which lines can be the cause of which: a lower one explains a higher one."""
-
-    EXPLAINED = 0
-    EXCEPTION = 1
-    NETWORK = 2
-    KILLED = 3
-    ECHO = 4
-
-
-#: Every other kind explains itself.
-_RANKS: Mapping[FailureKind, _Rank] = {
-    FailureKind.ENGINE: _Rank.EXCEPTION,
-    FailureKind.RENDEZVOUS: _Rank.NETWORK,
-    FailureKind.COLLECTIVE: _Rank.NETWORK,
-    FailureKind.KILLED: _Rank.KILLED,
-    FailureKind.DEAD: _Rank.ECHO,
+#: Which lines can be the cause of which: a lower rank explains a higher one. Every other kind explains itself.
+_RANKS: Mapping[FailureKind, int] = {
+    FailureKind.ENGINE: 1,
+    FailureKind.RENDEZVOUS: 2,
+    FailureKind.COLLECTIVE: 2,
+    FailureKind.KILLED: 3,
+    FailureKind.DEAD: 4,
 }
+_EXPLAINED = 0
 _MEMORY = frozenset({FailureKind.OOM, FailureKind.KV_TOO_SMALL, FailureKind.MEMORY_TAKEN})
 _REFUSED = frozenset({FailureKind.ARGUMENT, FailureKind.UNSUPPORTED})
 
@@ -129,7 +118,7 @@ def find_cause(logs: Sequence[str], readout: Readout) -> Cause | None:
     lines = list(
         heapq.merge(*(lines_of(log, node, readout) for node, log in enumerate(logs)), key=lambda line: line.time)
     )
-    best: tuple[_Rank, Cause] | None = None
+    best: tuple[int, Cause] | None = None
     furthest, kv_left_gib = Phase.SPAWN, 0.0
     of_process: dict[tuple[int, str], Phase] = {}
     for index, line in enumerate(lines):
@@ -148,14 +137,14 @@ def find_cause(logs: Sequence[str], readout: Readout) -> Cause | None:
         outside = phase is Phase.SPAWN and line.process in words.outer_processes
         if kind is FailureKind.ENGINE and outside and _TURNED_DOWN.match(line.message):
             kind = FailureKind.ARGUMENT
-        rank = _RANKS.get(kind, _Rank.EXPLAINED)
+        rank = _RANKS.get(kind, _EXPLAINED)
         if best is not None and best[0] <= rank:
             continue
         text = " ".join([line.message, *_around(lines, index)])[:_LONGEST_MESSAGE]
         if kind is FailureKind.ARGUMENT and re.search(words.no_such_model, text):
             kind = FailureKind.UNSUPPORTED
         best = rank, Cause(kind, phase, line, text, _excess(kind, text, kv_left_gib, words.missing_memory))
-        if rank is _Rank.EXPLAINED:
+        if rank == _EXPLAINED:
             break
     return None if best is None else best[1]
 

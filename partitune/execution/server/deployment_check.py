@@ -17,7 +17,7 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.readout import Counters, LogReading
 from partitune.errors import LaunchFailed, Unhealthy
 from partitune.execution.processes.launch import LaunchCommands
-from partitune.execution.readout.engine_readout import read_logs, schedules_ahead
+from partitune.execution.readout.engine_readout import read_logs
 from partitune.execution.server.http_probe import WorkerLayers, server_config, worker_layers
 from partitune.execution.server.running_server import RunningServer
 from partitune.partition import Partition, format_partition
@@ -47,9 +47,9 @@ def look(server: RunningServer) -> Running:
         return Running(reading, (), reading.is_async)
     layers = worker_layers(launch.url, launch.layer_report, server.limits.probe)
     try:
-        is_async = schedules_ahead(server_config(launch.url, launch.layer_report), server.readout)
+        is_async = server.readout.schedules_ahead(server_config(launch.url, launch.layer_report))
     except Unhealthy:
-        is_async = None  # a version without that page
+        is_async = None  # a version without that page, or another page
     return Running(reading, layers, reading.is_async if is_async is None else is_async)
 
 

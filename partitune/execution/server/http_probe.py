@@ -49,10 +49,8 @@ def is_healthy(url: str) -> bool:
 
 def served_names(url: str) -> tuple[str, ...]:
     """Names in `/v1/models`. Raises Unhealthy."""
-    answer = _json(f"{url}/v1/models", None, _SHORT_S)
-    models = answer.get("data")
-    rows = models if isinstance(models, list) else []
-    return tuple(str(row.get("id")) for row in rows if isinstance(row, dict))
+    rows = _json(f"{url}/v1/models", None, _SHORT_S).get("data")
+    return tuple(str(row.get("id")) for row in (rows if isinstance(rows, list) else ()) if isinstance(row, dict))
 
 
 def complete(url: str, name: str, timeout_s: float) -> str:
@@ -88,9 +86,9 @@ def _worker(row: Mapping[str, Any]) -> WorkerLayers:
     return WorkerLayers(int(row["pp_rank"]), first, end, int(row["weight_bytes"] or 0))
 
 
-def server_config(url: str, report: LayerReport) -> str:
-    """The configuration of a server whose workers can be asked, as JSON. Raises Unhealthy."""
-    return _ask(f"{url}{report.config_path}", None, _SHORT_S).decode(errors="replace")
+def server_config(url: str, report: LayerReport) -> dict[str, object]:
+    """The configuration of a server whose workers can be asked. Raises Unhealthy."""
+    return _json(f"{url}{report.config_path}", None, _SHORT_S)
 
 
 def metrics_page(url: str) -> str:
@@ -102,7 +100,7 @@ def _json(url: str, body: Mapping[str, object] | None, timeout_s: float) -> dict
     text = _ask(url, body, timeout_s)
     try:
         answer = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unhealthy(f"{url} answered {text[:200]!r}, which is no JSON") from error
     if not isinstance(answer, dict):
         raise Unhealthy(f"{url} answered {text[:200]!r}; looked for a JSON object")
