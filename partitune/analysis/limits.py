@@ -34,8 +34,7 @@ from partitune.engines.scheduling import Flow
 from partitune.errors import InfeasibleSpace, RunError
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.partition import format_partition
-from partitune.planning.legality import stage_bounds
-from partitune.planning.planner import Planner
+from partitune.planning.planner import Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.solver import along, minimise_bottleneck, minimise_sum

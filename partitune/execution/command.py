@@ -25,7 +25,7 @@ from partitune.execution.server.measurement import measure_windows, measured
 from partitune.execution.server.setup import LoadCommands, Setup
 from partitune.export.deploy import export, served_model
 from partitune.partition import format_partition
-from partitune.spec.command_words import filled
+from partitune.spec.runner import filled
 
 _NAME = "command"
 

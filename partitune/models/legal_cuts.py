@@ -1,6 +1,6 @@
 """Which partitions a model admits, as reasons for a person.
 
-Decision: `planning.legality` has the same rules as windows for the solver. Rules come from the engines (facts of vLLM
+Decision: `planning.planner` has the same rules as windows for the solver. Rules come from the engines (facts of vLLM
 0.32/0.33):
 
 * every stage owns at least one layer: `get_pp_indices` allows zero, the KV planner then divides by zero;

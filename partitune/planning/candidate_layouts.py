@@ -17,8 +17,7 @@ from partitune.engines.rules import FLAG_RULES, Violation
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Ffn
-from partitune.planning.legality import stage_bounds
-from partitune.planning.planner import Planner
+from partitune.planning.planner import Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import layout_of
 from partitune.planning.resolved_candidate import ResolvedCandidate

@@ -4,7 +4,8 @@ Decision: the sampler never sees a partition vector (a flat space of vectors sta
 for every flag setting the plan is solved exactly: `front-0` is the least slowest stage, `front-4` the most KV blocks,
 the others lie between them on the exact front of the two. `default` is the engine's own split, `seed-1` the first
 vector a person wrote. Memory, KV staircase, illegal cuts, bounds and unequal GPUs are all inside the solver's
-tensors.
+tensors. What a model admits is one rule set in two forms: `models.legal_cuts.illegal_reasons` explains a vector that
+somebody wrote, `allowed_windows` is the same as a boolean array, so that the solver never proposes what that refuses.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitune.candidate import FlagValue
 from partitune.costs.cost_model import Batch, Floats
 from partitune.errors import InfeasibleSpace
+from partitune.models.architecture import Architecture
 from partitune.partition import Partition
-from partitune.planning.legality import Bounds, Windows, allowed_windows
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import kv_bytes_tensor
 from partitune.planning.solver import Solution, along, minimise_ttft, pareto_front
@@ -29,6 +31,56 @@ DEFAULT_PLAN = "default"
 #: Points of the front the sampler may choose from.
 FRONT_PLANS = tuple(f"front-{index}" for index in range(5))
 EXACT_PLAN = FRONT_PLANS[0]
+Windows = NDArray[np.bool_]
+Bounds = tuple[tuple[int, int], ...]  # per stage: fewest and most layers
+
+
+def stage_bounds(
+    stages: int, layers: int, *, fewest: int = 1, most: int | None = None, pinned: Mapping[int, int] | None = None
+) -> Bounds:
+    """Fewest and most layers of every stage.
+
+    Args:
+        stages: pipeline stages.
+        layers: layers of the model.
+        fewest: lower bound of every stage that is not pinned, at least 1.
+        most: upper bound of every stage that is not pinned; None: what the others leave.
+        pinned: stage -> exact number of layers, at least 1.
+
+    Raises:
+        InfeasibleSpace: no vector of `stages` entries within the bounds sums to `layers`.
+    """
+    pins, highest = pinned or {}, layers if most is None else most
+    bounds = tuple((pins[s], pins[s]) if s in pins else (fewest, highest) for s in range(stages))
+    empty = next(((s, low, high) for s, (low, high) in enumerate(bounds) if high < low), None)
+    if empty:
+        raise InfeasibleSpace(
+            f"stage {empty[0]} must have between {empty[1]} and {empty[2]} layers, which is impossible"
+        )
+    least, greatest = sum(low for low, _ in bounds), sum(high for _, high in bounds)
+    if not least <= layers <= greatest:
+        side = f"at least {least}" if layers < least else f"at most {greatest}"
+        raise InfeasibleSpace(f"{stages} stages within their bounds hold {side} layers, the model has {layers}")
+    return bounds
+
+
+def allowed_windows(architecture: Architecture, bounds: Bounds) -> Windows:
+    """True at [s, i, j] where stage `s` may own layers i..j-1 by the model's rules and within its bounds.
+
+    Shape [stages, layers + 1, layers + 1].
+    """
+    layers = len(architecture.layers)
+    first, end = np.ogrid[: layers + 1, : layers + 1]
+    legal_cut = np.array([cut not in architecture.illegal_cuts or cut in (0, layers) for cut in range(layers + 1)])
+    common = legal_cut[:, None] & legal_cut[None, :]
+    if architecture.is_hybrid:
+        kept = np.concatenate(([0], np.cumsum([layer.has_token_kv for layer in architecture.layers])))
+        common = common & (kept[None, :] - kept[:, None] >= 1)
+    fewest, most = np.array(bounds).T[:, :, None, None]
+    windows: Windows = common & (end - first >= fewest) & (end - first <= most)
+    windows[0, 1:] = windows[1:, 0] = False  # the first stage begins at layer 0, and no other does
+    windows[-1, :, :-1] = windows[:-1, :, -1] = False
+    return windows
 
 
 class Planner:

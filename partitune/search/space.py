@@ -18,8 +18,7 @@ from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.partition import Partition
 from partitune.planning.candidate_layouts import searched
-from partitune.planning.legality import Bounds, stage_bounds
-from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Planner
+from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Bounds, Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s
 from partitune.spec.domains import Domain, WholeRange, domain_allows

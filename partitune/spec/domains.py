@@ -98,6 +98,8 @@ CheckedFlagValue = Annotated[bool | int | float | str, BeforeValidator(_flag_val
 EnvValue = Annotated[str, BeforeValidator(_env_value), WithJsonSchema({"type": ["string", "integer"]})]
 FlagName = Annotated[str, BeforeValidator(_flag_name)]
 EnvName = Annotated[str, BeforeValidator(_env_name)]
+FlagValues = dict[FlagName, CheckedFlagValue]
+EnvValues = dict[EnvName, EnvValue]
 
 
 class _Range(StrictModel):

@@ -4,24 +4,25 @@ Decision: a runner is apart from the search space, because the same space is fir
 what changes between the two is only this file. Nothing here changes what a candidate means: the model, its flags and
 the load stand in the search space, what holds for the site alone (addresses, network variables, paths) stands here.
 Keys that the chosen driver would ignore are refused. A secret never stands in the file: `forward_env` names variables
-whose values are taken from the environment of whoever starts partitune.
+whose values are taken from the environment of whoever starts partitune. A command is never a shell line: each word of
+the file, some with names in braces, is one word of the program, whatever stands in the values put into it, so that no
+partition, path or flag can end a quote or start another command.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from partitune.errors import did_you_mean
 from partitune.spec import catalog
 from partitune.spec.catalog import Kind
-from partitune.spec.command_words import Words, fields_of_text
-from partitune.spec.domains import CheckedFlagValue, EnvName, EnvValue, FlagName
-from partitune.spec.yaml.faults import Fault, describe
+from partitune.spec.domains import EnvValues, FlagValues
+from partitune.spec.yaml.faults import Fault, describe, text_fault
 from partitune.spec.yaml.spec_file import SpecFile
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
 
@@ -40,6 +41,36 @@ _SITE_DRIVER = re.compile(r"(?P<file>[^:\0]+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _HOST = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"
+_FIELD = re.compile(r"\{\{|\}\}|\{([a-z_]*)\}|[{}]")
+
+
+def _word(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value:
+        raise wrong(f"found {describe(value)}; allowed: a word, in quotes")
+    if fault := text_fault(value):
+        raise wrong(fault)
+    return value
+
+
+Words = Annotated[
+    tuple[Annotated[str, BeforeValidator(_word), Field(max_length=4096)], ...], Field(strict=False, max_length=1000)
+]
+
+
+def fields_of_text(text: str) -> tuple[str, ...]:
+    """The names in braces; a brace that stands alone counts as the name of nothing: ''."""
+    return tuple(match[1] or "" for match in _FIELD.finditer(text) if match[0] not in ("{{", "}}"))
+
+
+def filled(words: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...]:
+    """The words with each `{name}` replaced by its value and `{{` by a brace."""
+
+    def value_of(field: re.Match[str]) -> str:
+        return field[0][0] if field[0] in ("{{", "}}") else values[field[1]]
+
+    return tuple(_FIELD.sub(value_of, word) for word in words)
 
 
 def _driver(value: str) -> str:
@@ -90,9 +121,9 @@ class Benchmark(StrictModel):
     warmup_requests: Annotated[int, whole(0, 100_000, "requests sent before anything is measured")] = 8
     windows: Annotated[int, whole(1, 100, "measured runs of the whole load on one server")] = 1
     seed: Annotated[int, whole(0, 2**31 - 1, "of the first window; each further one adds 1")] = 1
-    arguments: Annotated[
-        dict[FlagName, CheckedFlagValue], allowed("a mapping of the tool's further flags in snake_case to values")
-    ] = Field(default_factory=dict)
+    arguments: Annotated[FlagValues, allowed("a mapping of the tool's further flags in snake_case to values")] = Field(
+        default_factory=dict
+    )
 
 
 def _command(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -134,7 +165,7 @@ class Runner(SpecFile):
     ] = ()
     nodes: Annotated[Nodes, allowed("a mapping with start, hosts")] = Nodes()
     env: Annotated[
-        dict[EnvName, EnvValue],
+        EnvValues,
         allowed("a mapping of environment variables of this site to texts, such as {NCCL_IB_HCA: mlx5}"),
     ] = Field(default_factory=dict)
     forward_env: Annotated[
@@ -142,9 +173,9 @@ class Runner(SpecFile):
         allowed("a list of names whose values every node gets from the environment of partitune, such as [HF_TOKEN]"),
         Field(strict=False, max_length=1000),
     ] = ()
-    arguments: Annotated[
-        dict[FlagName, CheckedFlagValue], allowed("a mapping of engine flags of this site in snake_case to values")
-    ] = Field(default_factory=dict)
+    arguments: Annotated[FlagValues, allowed("a mapping of engine flags of this site in snake_case to values")] = Field(
+        default_factory=dict
+    )
     port: Annotated[
         Annotated[int, Field(ge=1, le=65535)] | Literal["auto"],
         allowed("a port from 1 to 65535, or auto (a free one)"),

@@ -2,37 +2,83 @@
 
 Decision: the file says what a person knows; what follows from it (the model's layers, the stages' places, the engine's
 defaults) is worked out by the rooms that know. So model, GPU, engine and flag names are checked for their form here and
-for their meaning there, and the messages there name this file's lines through `error`.
+for their meaning there, and the messages there name this file's lines through `error`. The partition of a seed is ASCII
+digits and commas, stricter than any engine: vLLM's `int()` reads `1_0`, `+10` and ` 10`, where a shell or an env-file
+reads otherwise; its count and sum need the model's layers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from partitune.errors import did_you_mean
 from partitune.spec import catalog
 from partitune.spec.catalog import NAME, Kind
 from partitune.spec.domains import (
+    MAX_LAYERS,
+    MAX_STAGES,
     CheckedFlagValue,
     Domain,
     Domains,
+    EnvValues,
+    FlagValues,
     PartitionDomain,
     domain_allows,
     domain_words,
     flag_name_fault,
 )
 from partitune.spec.objectives import NEEDS, Goodput, Limit, Metric, Objective
-from partitune.spec.seeds import Seed
 from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
 from partitune.spec.yaml.document import Plain
 from partitune.spec.yaml.faults import Fault, describe, text_fault
 from partitune.spec.yaml.spec_file import SpecFile
 from partitune.spec.yaml.strict_model import Reading, StrictModel, allowed, number, whole, wrong
+
+_PARTITION = r"^[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*$"
+_LAYERS_PER_STAGE = "layers per stage in digits joined by commas, each at least 1, such as 10,11,12"
+
+
+def _layers(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not re.fullmatch(_PARTITION, value, re.ASCII):
+        raise wrong(f"found {describe(value)}; allowed: {_LAYERS_PER_STAGE}")
+    return tuple(int(layers) for layers in value.split(","))
+
+
+class Seed(StrictModel):
+    """One candidate: a partition, and flag values where they differ from the engine's defaults."""
+
+    partition: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=MAX_LAYERS)], ...],
+        Field(strict=False, min_length=1, max_length=MAX_STAGES),
+        BeforeValidator(_layers),
+        allowed(_LAYERS_PER_STAGE),
+    ]
+    knobs: Annotated[FlagValues, allowed("a mapping of knobs to one value each")] = Field(default_factory=dict)
+    env: Annotated[EnvValues, allowed("a mapping of environment knobs to one text each")] = Field(default_factory=dict)
+
+    @classmethod
+    def long_form(cls, value: Any) -> Any:
+        """A vector alone is a mapping with nothing but the partition."""
+        return {"partition": value} if isinstance(value, str | list | tuple) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Either form, and a partition as text or as a list."""
+        long_form = handler.resolve_ref_schema(handler(schema))
+        text = {"type": "string", "pattern": _PARTITION}
+        as_list = long_form["properties"]["partition"]
+        properties = {**long_form["properties"], "partition": {"anyOf": [text, as_list]}}
+        return {"anyOf": [text, as_list, {**long_form, "properties": properties}]}
 
 
 class Budget(StrictModel):

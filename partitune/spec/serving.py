@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from partitune.spec.domains import MAX_STAGES, CheckedFlagValue, EnvName, EnvValue, FlagName
+from partitune.spec.domains import MAX_STAGES, EnvValues, FlagValues
 from partitune.spec.yaml.faults import describe
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
 
@@ -89,12 +89,12 @@ class Engine(StrictModel):
     ] = "auto"
     split_rule: Annotated[Word | None, allowed("the name of a default split; the engine's own if left out")] = None
     flags: Annotated[
-        dict[FlagName, CheckedFlagValue],
+        FlagValues,
         allowed("a mapping of engine flags in snake_case to values, such as {max_num_seqs: 128}"),
     ] = Field(default_factory=dict)
-    env: Annotated[
-        dict[EnvName, EnvValue], allowed("a mapping of environment variables to texts, such as {NCCL_DEBUG: WARN}")
-    ] = Field(default_factory=dict)
+    env: Annotated[EnvValues, allowed("a mapping of environment variables to texts, such as {NCCL_DEBUG: WARN}")] = (
+        Field(default_factory=dict)
+    )
 
 
 def _spread(value: object) -> object:

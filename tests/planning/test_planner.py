@@ -11,8 +11,7 @@ import pytest
 from partitune.candidate import Candidate
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.partition import Partition
-from partitune.planning.legality import stage_bounds
-from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS, Planner
+from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS, Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from partitune.errors import InfeasibleSpace
-from partitune.planning.legality import allowed_windows, stage_bounds
+from partitune.planning.planner import allowed_windows, stage_bounds
 from partitune.planning.solver import (
     fluid_bound_s,
     minimise_bottleneck,

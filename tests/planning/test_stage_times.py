@@ -10,7 +10,7 @@ import pytest
 from partitune.candidate import Candidate
 from partitune.costs.cost_model import decode, prefill
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.legality import allowed_windows, stage_bounds
+from partitune.planning.planner import allowed_windows, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.solver import along, minimise_bottleneck

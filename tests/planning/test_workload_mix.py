@@ -16,8 +16,7 @@ from partitune.cli import main
 from partitune.errors import OutOfMemory, SpecError
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.legality import stage_bounds
-from partitune.planning.planner import EXACT_PLAN, Planner
+from partitune.planning.planner import EXACT_PLAN, Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.throughput import predicted_output_tok_s

@@ -10,8 +10,7 @@ import yaml
 
 from partitune.errors import SpecError
 from partitune.spec.catalog import Kind, YamlText, shipped
-from partitune.spec.command_words import fields_of_text, filled
-from partitune.spec.runner import Runner, load_runner
+from partitune.spec.runner import Runner, fields_of_text, filled, load_runner
 from partitune.spec.schema import json_schema
 
 GOOD = "kind: runner\nname: here\ndriver: simulator\nworkers: 4\ntimeout_s: 30\n"

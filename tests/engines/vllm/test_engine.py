@@ -20,7 +20,7 @@ from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture
-from partitune.planning.legality import allowed_windows, stage_bounds
+from partitune.planning.planner import allowed_windows, stage_bounds
 from partitune.planning.solver import pareto_front, stage_tensor
 from tests.small_models import H200, architecture, kimi_k3
 
