@@ -16,8 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from partitune.analysis.trial import Trial
 from partitune.candidate import Candidate, FlagValue, Measurement, Result, StageReport, Submission
 from partitune.execution.pools.ray import RayPool
 from partitune.planning.resolve import resolve
@@ -81,7 +83,7 @@ class Recorder:
 
     def record(self, submission: Submission, result: Result) -> int:
         """Commit one trial."""
-        self.store.record(SPACE, self.number, result, submission.label)
+        self.store.record(Trial(SPACE, self.number, submission.label, datetime.now(UTC), result))
         self.number += 1
         if self.number in (TRIALS // 10, TRIALS):
             self.memory_mib += (resident_mib(),)

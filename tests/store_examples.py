@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from partitune.analysis.final import Run
+from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport
 from partitune.store import Resumed, Store
 
@@ -47,9 +50,24 @@ def again(
     return store.resume(name, spec, engine="vllm", engine_version="0.33.0", runner=runner, random_seed=7, **how)
 
 
+def record(store: Store, study: str, number: int, result: Result, origin: str) -> None:
+    """Commit one trial that ended now."""
+    store.record(Trial(study, number, origin, datetime.now(UTC), result))
+
+
+def record_screened(store: Store, study: str, origin: str, result: Result) -> None:
+    """Commit what the simulator said."""
+    store.record(Screened(study, origin, result))
+
+
+def record_repeat(store: Store, study: str, run: Run, result: Result) -> None:
+    """Commit one run of a final that ended now."""
+    store.record(Repeat(study, run.phase, run.repeat, run.trial, datetime.now(UTC), result))
+
+
 def filled(path: Path, trials: int = 3) -> Path:
     with Store.open(path) as store:
         start(store)
         for number in range(trials):
-            store.record("k3", number, ok(knob=number), "sampler:0")
+            record(store, "k3", number, ok(knob=number), "sampler:0")
     return path

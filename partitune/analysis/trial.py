@@ -27,6 +27,11 @@ class Trial:
     revision: int = 0  # of the study's spec that it was measured under
 
     @property
+    def text(self) -> str:
+        """As a person calls it."""
+        return f"trial {self.number}"
+
+    @property
     def is_default(self) -> bool:
         """True for the engine's own split with its own flags."""
         return self.submission.origin == DEFAULT
@@ -56,6 +61,11 @@ class Screened:
     result: Result
 
     @property
+    def text(self) -> str:
+        """As a person calls it."""
+        return "a simulated candidate"
+
+    @property
     def submission(self) -> Submission:
         """What was asked for, as `origin` says it in one text."""
         return Submission.labelled(self.result.candidate, self.origin)
@@ -71,6 +81,16 @@ class Repeat:
     trial: int  # number of the trial that was run again
     finished_at: datetime  # UTC
     result: Result
+
+    @property
+    def text(self) -> str:
+        """As a person calls it."""
+        return self.run.text
+
+    @property
+    def origin(self) -> str:
+        """Why it was run, as that of a trial: `verdict:2`."""
+        return f"{self.phase}:{self.repeat}"
 
     @property
     def run(self) -> Run:

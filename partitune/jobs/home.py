@@ -42,14 +42,10 @@ class Home:
                 raise ClusterError(
                     f"the job's log holds a trial of the study {message.study!r} before the study itself"
                 )
-            case Screened():
-                self._store.record_screened(message.study, message.origin, message.result)
-            case Repeat():
-                self._store.record_repeat(message.study, message.run, message.result, finished_at=message.finished_at)
+            case Screened() | Repeat():
+                self._store.record(message)
             case Trial():
-                self._store.record(
-                    message.study, message.number, message.result, message.origin, finished_at=message.finished_at
-                )
+                self._store.record(message)
                 self.trials[message.study] += 1
             case EndMessage():
                 ended = StudyState.FINISHED if message.state is StudyState.FINISHED else StudyState.INTERRUPTED

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from partitune.analysis import trial
 from partitune.candidate import Result, Submission
 from partitune.execution.driver import Driver
 from partitune.execution.pools.local import LocalPool
@@ -63,4 +64,4 @@ class Screen:
 
     def keep(self, submission: Submission, result: Result) -> None:
         """Store one that was predicted after the screen."""
-        self.store.record_screened(self.study, submission.label, result)
+        self.store.record(trial.Screened(self.study, submission.label, result))

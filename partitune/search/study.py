@@ -16,10 +16,12 @@ import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from partitune.analysis.figures import figure
 from partitune.analysis.final import Rules, Run, most_runs
 from partitune.analysis.summary import final_of
+from partitune.analysis.trial import Repeat, Trial
 from partitune.candidate import Objective, Result, Submission
 from partitune.errors import SpecError, StoreError
 from partitune.execution.drivers import choose_driver
@@ -199,10 +201,10 @@ class _Study:
         return progress
 
     def _record(self, submission: Submission, result: Result) -> int:
-        number = next(self._numbers)
-        self.store.record(self.name, number, result, submission.label)
-        self.log.write(number, submission.label, result)
-        return number
+        trial = Trial(self.name, next(self._numbers), submission.label, datetime.now(UTC), result)
+        self.store.record(trial)
+        self.log.write(trial)
+        return trial.number
 
     def _proposer(self, space: Space) -> Proposer:
         """The sampler; where candidates are launched, behind a screen of simulated ones."""
@@ -247,8 +249,9 @@ class _Study:
             progress.stopped = f"{ended}; the final is not finished"
 
     def _record_run(self, run: Run, result: Result) -> int:
-        self.store.record_repeat(self.name, run, result)
-        self.log.write(run.trial, f"{run.phase}:{run.repeat}", result)
+        repeat = Repeat(self.name, run.phase, run.repeat, run.trial, datetime.now(UTC), result)
+        self.store.record(repeat)
+        self.log.write(repeat)
         metric = self.objectives[0].metric
         value = result.metric(metric)
         text = result.reason if value is None else f"{metric} {figure(value, metric)}"

@@ -1,4 +1,4 @@
-"""Take the cells of one stored row apart.
+"""One cell of a stored row: the text it is kept as, and the value read from it.
 
 Decision: a database is edited by hand, half-restored and copied off failing disks, so nothing read from it is believed:
 a cell that does not read as what its column holds raises a StoreError that names database, table, row and column, and
@@ -9,74 +9,103 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from partitune.errors import StoreError
 
 _PARTITION = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
-Name = TypeVar("Name", bound=StrEnum)
+
+#: Takes the text of a cell apart; raises ValueError, which says what is allowed.
+Reader = Callable[[str], Any]
 
 
 def to_json(value: object) -> str:
     """The JSON text that is stored: keys in order, so that equal values are equal texts. No NaN, no infinity."""
-    return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return json.dumps(value, sort_keys=True, allow_nan=False, separators=(",", ":"), default=dict)  # views of mappings
 
 
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """Reads cells of the row that `row` names (`trial 3 of study k3`)."""
+def cell_of(value: Any) -> Any:
+    """The cell of a field: JSON of a mapping, ISO 8601 of a time, the text of a member, any other value as it is."""
+    match value:
+        case Mapping():
+            return to_json(value)
+        case datetime():
+            return value.isoformat()
+        case StrEnum():
+            return value.value
+    return value
 
-    database: str
-    table: str
-    row: str
 
-    def reject(self, column: str, value: object, allowed: str) -> NoReturn:
-        """Raise the StoreError for one cell."""
-        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
-        raise StoreError(
-            f"{self.database}: table {self.table}, {self.row}, column {column}: {shown} is not {allowed}. "
-            "The row is damaged: restore the file from a copy, or correct the cell"
-        )
+def printable(reason: str) -> str:
+    """`reason` as any database takes it: NUL and bytes that are no text, as engine logs hold them, become escapes."""
+    return reason.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
-    def text(self, column: str, value: object) -> str:
-        """The cell, when it is a text. Raises StoreError."""
-        return value if isinstance(value, str) else self.reject(column, value, "a text")
 
-    def integer(self, column: str, value: object) -> int:
-        """The cell, when it is an integer. Raises StoreError."""
-        return value if isinstance(value, int) else self.reject(column, value, "an integer")
+def reject(place: tuple[str, str, str], column: str, value: object, allowed: str) -> NoReturn:
+    """Raise the StoreError for one cell.
 
-    def time(self, column: str, value: object) -> datetime:
-        """A time with its zone from ISO 8601. Raises StoreError."""
+    Args:
+        place: database, table and row, the row as a person names it (`trial 3 of study k3`).
+        column: its name.
+        value: what it holds.
+        allowed: what it may hold.
+    """
+    database, table, row = place
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    raise StoreError(
+        f"{database}: table {table}, {row}, column {column}: {shown} is not {allowed}. "
+        "The row is damaged: restore the file from a copy, or correct the cell"
+    )
+
+
+def integer(place: tuple[str, str, str], column: str, value: object) -> int:
+    """The cell, when it is an integer. Raises StoreError."""
+    return value if isinstance(value, int) else reject(place, column, value, "an integer")
+
+
+def time(cell: str) -> datetime:
+    """A time with its zone, from ISO 8601."""
+    try:
+        value = datetime.fromisoformat(cell)
+    except ValueError:
+        raise ValueError("a time such as 2026-11-29T12:00:00+00:00") from None
+    if value.tzinfo is None:
+        raise ValueError("a time with its zone")
+    return value
+
+
+def one_of(names: type[StrEnum]) -> Reader:
+    """Reads a member of a closed set."""
+
+    def read(cell: str) -> StrEnum:
         try:
-            time = datetime.fromisoformat(self.text(column, value))
+            return names(cell)
         except ValueError:
-            self.reject(column, value, "a time such as 2026-11-29T12:00:00+00:00")
-        return time if time.tzinfo is not None else self.reject(column, value, "a time with its zone")
+            raise ValueError(f"one of {', '.join(names)}") from None
 
-    def one_of(self, column: str, value: object, names: type[Name]) -> Name:
-        """The member of a closed set that the cell names. Raises StoreError."""
-        try:
-            return names(self.text(column, value))
-        except ValueError:
-            self.reject(column, value, f"one of {', '.join(names)}")
+    return read
 
-    def partition(self, column: str, value: object) -> tuple[int, ...]:
-        """Layers per stage from `11,11,12`. Raises StoreError."""
-        if not _PARTITION.fullmatch(self.text(column, value)):
-            self.reject(column, value, "a partition such as 11,11,12")
-        return tuple(int(count) for count in self.text(column, value).split(","))
 
-    def mapping(self, column: str, value: object) -> dict[str, Any]:
-        """The JSON object in a text, without NaN and infinity. Raises StoreError."""
-        try:
-            decoded = _DECODER.decode(self.text(column, value))
-        except ValueError:
-            self.reject(column, value, "JSON")
-        return decoded if isinstance(decoded, dict) else self.reject(column, value, "a JSON object")
+def partition(cell: str) -> tuple[int, ...]:
+    """Layers per stage, from `11,11,12`."""
+    if not _PARTITION.fullmatch(cell):
+        raise ValueError("a partition such as 11,11,12")
+    return tuple(map(int, cell.split(",")))
+
+
+def json_object(cell: str) -> dict[str, Any]:
+    """The JSON object in a text, without NaN and infinity."""
+    try:
+        value = _DECODER.decode(cell)
+    except ValueError:
+        raise ValueError("JSON") from None
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object")
+    return value
 
 
 def _refuse(constant: str) -> NoReturn:

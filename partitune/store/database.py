@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.orm import Session
 
 from partitune.errors import StoreError, nearest
-from partitune.store.cells import Cells
+from partitune.store.cells import integer
 from partitune.store.connection import connect, for_writing
 from partitune.store.faults import explained
 from partitune.store.location import Location, check_readable, check_writable, locate
@@ -132,5 +132,4 @@ class Database:
 
     def _revision(self, row: StudyRow) -> int:
         """Which revision of its spec a study has now."""
-        cells = Cells(self.label, StudyRow.__tablename__, f"study {row.name}")
-        return cells.integer("revision", row.revision)
+        return integer((self.label, StudyRow.__tablename__, f"study {row.name}"), "revision", row.revision)

@@ -2,32 +2,32 @@
 
 Decision: a trial that was read back is the same `Result` that was recorded, equal in every field, so that replaying a
 study into a new sampler teaches it exactly what it knew. What cannot be read back unchanged is refused on the way in.
+Trials, screened candidates and repeats are written and read in one way, and their fields are the one description of a
+row. All rows are checked at once: a check of its own for every row costs as much as everything else.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeVar, get_args
+from itertools import repeat
+from types import MappingProxyType
+from typing import Any, Generic, NoReturn, TypeVar, cast, get_args, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from sqlalchemy import Row
+from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
+from sqlalchemy import Table
 
 from partitune.analysis.final import Phase
 from partitune.analysis.trial import Repeat, Screened, Trial
-from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport, flaw_in
+from partitune.candidate import Candidate, FlagValue, Measurement, Outcome, Result, StageReport, flaw_in
 from partitune.partition import format_partition
-from partitune.store.cells import Cells, to_json
-from partitune.store.schema import StageRow, StudyRow, TrialRow
+from partitune.store.cells import Reader, cell_of, json_object, one_of, partition, printable, reject, time, to_json
+from partitune.store.schema import Base, RepeatRow, RevisionRow, ScreenedRow, StageRow, StudyRow, TrialRow
 
 _MAX_DURATION_S = 1e9  # 31 years: beyond it a start time cannot be computed
-#: Fields of a Measurement that have a column or a table of their own; the rest share one JSON cell.
-_OWN_COLUMNS = frozenset({"metrics", "stages", "simulated"})
-_REST = tuple(field.name for field in fields(Measurement) if field.name not in _OWN_COLUMNS)
-_STAGE_FIELDS = tuple(field.name for field in fields(StageReport))
 
 
 class StudyState(StrEnum):
@@ -56,13 +56,47 @@ class StudyRecord:
     revision: int  # of the spec; trials of another one are set aside
 
 
-#: What is read from rows. The fields of these dataclasses are the one description of a row.
-_TYPES: dict[type, TypeAdapter[Any]] = {
-    kind: TypeAdapter(
-        list[kind],  # type: ignore[valid-type]  # mypy wants it written out; of a list, because only that takes a config
-        config=ConfigDict(strict=True, allow_inf_nan=False, revalidate_instances="always"),
-    )
-    for kind in (StageReport, Trial, Screened, Repeat, StudyRecord)
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A spec that a study had before."""
+
+    number: int
+    spec: Mapping[str, Any]
+    runner: str
+
+
+Record = TypeVar("Record")
+#: What a study holds: a candidate and how it ended.
+Ended = Trial | Screened | Repeat
+AnyEnded = TypeVar("AnyEnded", bound=Ended)
+#: A row: its cells by column.
+Cells = dict[str, Any]
+
+
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+_MEASURED = get_type_hints(Measurement)
+#: The fields of a Measurement that share one JSON cell; the others have a column or a table of their own.
+_REST = {name: kind for name, kind in _MEASURED.items() if name not in ("metrics", "stages", "simulated")}
+_Rest = create_model(  # type: ignore[call-overload]  # its fields are not written here
+    "_Rest", __config__=_STRICT, **{name: (kind, {} if name == "constraints" else ...) for name, kind in _REST.items()}
+)
+#: What the columns of a candidate and its result hold, and of its digests and times.
+_RESULT_COLUMNS = get_type_hints(Result) | {
+    "partition": tuple[int, ...],
+    "knobs": Mapping[str, FlagValue],
+    "simulated": bool | None,
+    "metrics": Mapping[str, float] | None,
+    "measurement": _Rest | None,
+    "plan_digest": str,
+    "started_at": datetime,
+}
+#: How texts are taken apart, whatever table they stand in.
+_READERS: dict[str, Reader] = {
+    "partition": partition,
+    "outcome": one_of(Outcome),
+    "state": one_of(StudyState),
+    **dict.fromkeys(("knobs", "metrics", "measurement", "constraints", "kinds", "spec"), json_object),
+    **dict.fromkeys(("created_at", "started_at", "finished_at"), time),
 }
 #: What a column holds where the type of one value does not say it.
 _HOLDS = {
@@ -72,6 +106,8 @@ _HOLDS = {
     "measurement": "the rest of a measurement (regime, kv_blocks, ...)",
     "phase": f"one of {', '.join(get_args(Phase))}",
 }
+#: What a measurement does not go without.
+_NEEDED = {"metrics": "a text", "measurement": "a text", "simulated": "true or false"}
 _NAMED = {
     "int_type": "an integer",
     "float_type": "a number",
@@ -80,7 +116,41 @@ _NAMED = {
     "bool_type": "true or false",
 }
 
-Record = TypeVar("Record")
+
+class Kind(Generic[Record]):
+    """How one kind of record is stored."""
+
+    def __init__(self, record: type[Record], row: type[Base], label: str, *key: str, order: str = "id") -> None:
+        """Of a record and its table.
+
+        Args:
+            record: a dataclass; fields that have no column are the result's and the study's name.
+            row: its table.
+            label: what messages call a row, its columns and `row`, its place from 1, in braces.
+            key: columns that it is known by within its study.
+            order: the column in whose order records are read.
+        """
+        self.record, self.label, self.key = record, label, key
+        self.table = cast("Table", row.__table__)  # SQLAlchemy calls it a FromClause
+        self.order = self.table.c[order]
+        types = get_type_hints(record)
+        self.fields = tuple(types)
+        types = (_RESULT_COLUMNS if "result" in types else {}) | types
+        #: Of every column that is read: how its text is taken apart, and what is allowed in all rows.
+        self.columns = {
+            name: (_READERS.get(name), TypeAdapter(list[types[name]], config=_STRICT))  # type: ignore[valid-type]
+            for name in types
+            if name in self.table.c
+        }
+
+
+STUDIES = Kind(StudyRecord, StudyRow, "study {name}", "name")
+REVISIONS = Kind(Revision, RevisionRow, "revision {number} of study {study}", "number", order="number")
+TRIALS = Kind(Trial, TrialRow, "trial {number} of study {study}", "number", order="number")
+SCREENED = Kind(Screened, ScreenedRow, "simulated candidate {row} of study {study}", "revision", "digest")
+REPEATS = Kind(Repeat, RepeatRow, "repeat {row} of study {study}", "revision", "trial", "phase", "repeat")
+STAGES = Kind(StageReport, StageRow, "stage {stage} of trial {trial} of study {study}", "stage", order="stage")
+KINDS: dict[type[Ended], Kind[Any]] = {kind.record: kind for kind in (TRIALS, SCREENED, REPEATS)}
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
@@ -108,126 +178,108 @@ def flaw_of(result: Result) -> str | None:
     )
 
 
-def to_rows(study_id: int, trial: Trial) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The columns of a finished trial, and of its stages. Its result has no flaw."""
-    measurement = trial.result.measurement
+def as_stored(record: AnyEnded) -> AnyEnded:
+    """The record that will be read back: its reason is a text, and only trials have stages."""
+    result = replace(record.result, reason=printable(record.result.reason))
+    if not isinstance(record, Trial) and result.measurement is not None:
+        result = replace(result, measurement=replace(result.measurement, stages=()))
+    return replace(record, result=replace(result, repeat=record.run.load if isinstance(record, Repeat) else 0))
+
+
+def columns_of(record: Ended) -> Cells:
+    """The columns of a record but for its study, and without its stages. Its result has no flaw."""
+    result, measurement = record.result, record.result.measurement
     columns = {
-        "study_id": study_id,
-        "number": trial.number,
-        "revision": trial.revision,
-        **result_columns(trial.result),
-        "plan_digest": trial.plan_digest,
-        "origin": trial.origin,
-        "started_at": trial.started_at.isoformat(),
-        "finished_at": trial.finished_at.isoformat(),
-    }
-    return columns, [
-        {name: getattr(stage, name) for name in _STAGE_FIELDS} | {"kinds": to_json(dict(stage.kinds))}
-        for stage in (() if measurement is None else measurement.stages)
-    ]
-
-
-def result_columns(result: Result) -> dict[str, Any]:
-    """The columns of a result without its stages. `result` has no flaw."""
-    measurement = result.measurement
-    columns: dict[str, Any] = {
         "partition": format_partition(result.candidate.partition),
         "knobs": to_json(result.candidate.settings),
         "digest": result.candidate.digest,
         "outcome": result.outcome.value,
-        "reason": printable(result.reason),
-        "simulated": None,
-        "metrics": None,
-        "measurement": None,
-        "constraints": to_json(dict(result.constraints)),
+        "reason": result.reason,
+        "simulated": None if measurement is None else measurement.simulated,
+        "metrics": None if measurement is None else to_json(measurement.metrics),
+        "measurement": None if measurement is None else to_json({name: getattr(measurement, name) for name in _REST}),
+        "constraints": to_json(result.constraints),
         "duration_s": float(result.duration_s),
     }
-    if measurement is None:
-        return columns
-    rest = {name: getattr(measurement, name) for name in _REST}
-    return {
-        **columns,
-        "simulated": measurement.simulated,
-        "metrics": to_json(dict(measurement.metrics)),
-        "measurement": to_json({**rest, "constraints": dict(measurement.constraints)}),
-    }
+    own = KINDS[type(record)].columns.keys() - columns.keys()
+    return columns | {name: cell_of(getattr(record, name)) for name in own}
 
 
-def printable(reason: str) -> str:
-    """`reason` as any database takes it: NUL and bytes that are no text, as engine logs hold them, become escapes."""
-    return reason.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+def stage_columns(record: Ended) -> list[Cells]:
+    """The columns of every stage of a record but for its trial."""
+    stages = () if record.result.measurement is None else record.result.measurement.stages
+    return [{name: cell_of(getattr(stage, name)) for name in STAGES.fields} for stage in stages]
 
 
-def checked(record: Record, row: object, cells: Cells) -> Record:
-    """`record`, when every value that was taken for it from the columns of `row` has its type. Raises StoreError."""
-    try:
-        _TYPES[type(record)].validate_python([record])
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        column = _column([str(name) for name in fault["loc"][1:]])
-        cells.reject(column, getattr(row, column), _HOLDS.get(column) or _NAMED.get(fault["type"], fault["msg"]))
-    return record
+def records_of(
+    kind: Kind[Record],
+    study: str,
+    columns: Mapping[str, Sequence[Any]],
+    database: str,
+    stages: Mapping[int, Sequence[StageReport]] = MappingProxyType({}),
+) -> list[Record]:
+    """The records in some rows.
+
+    Args:
+        kind: of the records.
+        study: whose they are.
+        columns: the cells of every column of the kind's table, row by row.
+        database: as messages call it.
+        stages: those of trials, by the number of the trial.
+
+    Raises:
+        StoreError: a damaged cell.
+    """
+
+    def refuse(index: int, column: str, allowed: str) -> NoReturn:
+        row = kind.label.format(**{name: cells[index] for name, cells in columns.items()}, row=index + 1, study=study)
+        reject((database, kind.table.name, row), column, columns[column][index], allowed)
+
+    values: dict[str, Any] = {}
+    for column, (read, adapter) in kind.columns.items():
+        values[column] = list(columns[column])
+        for index, cell in enumerate(columns[column]):
+            if read is None or cell is None:
+                continue
+            try:
+                values[column][index] = read(cell)
+            except (TypeError, ValueError) as error:
+                refuse(index, column, str(error) if isinstance(cell, str) else "a text")
+        try:
+            adapter.validate_python(values[column])
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            index = int(fault["loc"][0])
+            missing = read and columns[column][index] is None
+            allowed = _HOLDS.get(column) or _NAMED.get(fault["type"], fault["msg"])
+            refuse(index, column, "a text" if missing else allowed)
+    if "outcome" in columns:
+        values["study"], values["result"] = repeat(study), _results(values, stages, refuse)
+    return [kind.record(*cells) for cells in zip(*(values[name] for name in kind.fields))]  # noqa: B905 - study is endless
 
 
-def _column(path: list[str]) -> str:
-    """The column that holds a field of a record."""
-    match path[1:] if path[0] == "result" else path:
-        case ["candidate", name, *_]:
-            return "partition" if name == "partition" else "knobs"
-        case ["measurement", "metrics" | "simulated" as name, *_]:
-            return name
-        case [name, *_]:
-            return name
-    raise AssertionError(path)
-
-
-def trial_of(row: Row[Any], stages: Sequence[Row[Any]], study: str, database: str) -> Trial:
-    """The trial of a row of `TrialRow` and the rows of `StageRow` it has. Raises StoreError for a damaged cell."""
-    cells = Cells(database, TrialRow.__tablename__, f"trial {row.number} of study {study}")
-    reports = tuple(_stage(stage, row.number, study, database) for stage in stages)
-    cells.text("plan_digest", row.plan_digest)
-    cells.time("started_at", row.started_at)
-    finished_at = cells.time("finished_at", row.finished_at)
-    trial = Trial(study, row.number, row.origin, finished_at, result_of(row, cells, reports), row.revision)
-    return checked(trial, row, cells)
-
-
-def result_of(row: Row[Any], cells: Cells, stages: tuple[StageReport, ...] = ()) -> Result:
-    """The result in the columns that `result_columns` makes, its values not yet `checked`. Raises StoreError."""
-    outcome = cells.one_of("outcome", row.outcome, Outcome)
-    measured = row.metrics is not None or outcome is Outcome.OK
-    return Result(
-        candidate=Candidate.of_settings(cells.partition("partition", row.partition), cells.mapping("knobs", row.knobs)),
-        outcome=outcome,
-        reason=row.reason,
-        measurement=_measurement(row, stages, cells) if measured else None,
-        constraints=cells.mapping("constraints", row.constraints),
-        duration_s=row.duration_s,
-    )
-
-
-def _measurement(row: Row[Any], stages: tuple[StageReport, ...], cells: Cells) -> Measurement:
-    metrics = cells.mapping("metrics", row.metrics)
-    rest = cells.mapping("measurement", row.measurement)
-    try:
-        return Measurement(metrics=metrics, stages=stages, simulated=row.simulated, **rest)
-    except TypeError:
-        cells.reject("measurement", row.measurement, "the rest of a measurement (regime, kv_blocks, ...)")
-
-
-def _stage(row: Row[Any], trial: int, study: str, database: str) -> StageReport:
-    cells = Cells(database, StageRow.__tablename__, f"stage {row.stage} of trial {trial} of study {study}")
-    _, stage, layers, kinds, *figures = tuple(row)
-    return checked(StageReport(stage, layers, cells.mapping("kinds", kinds), *figures), row, cells)
-
-
-def study_record(row: StudyRow, database: str) -> StudyRecord:
-    """The study of a stored row. Raises StoreError for a damaged cell."""
-    cells = Cells(database, StudyRow.__tablename__, f"study {row.name}")
-    columns = {field.name: getattr(row, field.name) for field in fields(StudyRecord)} | {
-        "created_at": cells.time("created_at", row.created_at),
-        "finished_at": None if row.finished_at is None else cells.time("finished_at", row.finished_at),
-        "state": cells.one_of("state", row.state, StudyState),
-        "spec": cells.mapping("spec", row.spec),
-    }
-    return checked(StudyRecord(**columns), row, cells)
+def _results(
+    values: Mapping[str, Sequence[Any]],
+    stages: Mapping[int, Sequence[StageReport]],
+    refuse: Callable[[int, str, str], NoReturn],
+) -> Iterator[Result]:
+    for index, outcome in enumerate(values["outcome"]):
+        measurement = None
+        if values["metrics"][index] is not None or outcome is Outcome.OK:
+            for column, allowed in _NEEDED.items():
+                if values[column][index] is None:
+                    refuse(index, column, allowed)
+            measurement = Measurement(
+                metrics=values["metrics"][index],
+                stages=tuple(stages.get(values["number"][index], ())) if stages else (),
+                simulated=values["simulated"][index],
+                **values["measurement"][index],
+            )
+        yield Result(
+            Candidate.of_settings(values["partition"][index], values["knobs"][index]),
+            outcome,
+            values["reason"][index],
+            measurement,
+            values["constraints"][index],
+            values["duration_s"][index],
+        )

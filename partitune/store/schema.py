@@ -1,19 +1,19 @@
 """The tables of a results database, as typed rows.
 
 Decision: real columns for what a person filters or sorts by, JSON text for the rest, so that a new metric needs no
-migration and `sqlite3 results.db` stays readable. JSON is kept as text and decoded in `records.py`, because a damaged
-cell must be reported with its table, row and column; a decoding column type would raise in the middle of a fetch. Times
-are ISO 8601 in UTC for the same reason. Every name starts with `partitune_`: Optuna may keep its own tables in the
-file.
+migration and `sqlite3 results.db` stays readable. JSON is kept as text and taken apart in `records.py`, because a
+damaged cell must be reported with its table, row and column; a decoding column type would raise in the middle of a
+fetch. Times are ISO 8601 in UTC for the same reason. Every name starts with `partitune_`: Optuna may keep its own
+tables in the file.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, Text, UniqueConstraint, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column, relationship
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
-class Base(MappedAsDataclass, DeclarativeBase, kw_only=True):
+class Base(DeclarativeBase):
     """Root of the rows; its metadata is the current schema."""
 
     type_annotation_map = {str: Text, float: Double}  # noqa: RUF012 - SQLAlchemy reads it as a plain class attribute
@@ -33,7 +33,7 @@ class StudyRow(Base):
 
     __tablename__ = "partitune_studies"
 
-    id: Mapped[int] = mapped_column(init=False, primary_key=True)
+    id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
     created_at: Mapped[str]
     finished_at: Mapped[str | None]
@@ -64,7 +64,7 @@ class StageRow(Base):
 
     __tablename__ = "partitune_stages"
 
-    trial_id: Mapped[int] = mapped_column(ForeignKey("partitune_trials.id"), primary_key=True, init=False)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("partitune_trials.id"), primary_key=True)
     stage: Mapped[int] = mapped_column(primary_key=True)
     layers: Mapped[int]
     kinds: Mapped[str]  # JSON: layer kind -> count
@@ -78,7 +78,24 @@ class StageRow(Base):
     stranded_bytes: Mapped[int] = mapped_column(BigInteger)
 
 
-class TrialRow(Base):
+class ResultColumns:
+    """A candidate of a study and its result, but for the stages."""
+
+    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-2)
+    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"), sort_order=-1)
+    partition: Mapped[str]  # layers per stage: 11,11,12
+    knobs: Mapped[str]  # JSON
+    digest: Mapped[str]  # of partition and flags: `Candidate.digest`
+    outcome: Mapped[str]
+    reason: Mapped[str]
+    simulated: Mapped[bool | None]  # None where nothing was measured, as the two below
+    metrics: Mapped[str | None]  # JSON
+    measurement: Mapped[str | None]  # JSON: what a Measurement holds beside metrics, stages and simulated
+    constraints: Mapped[str]  # JSON
+    duration_s: Mapped[float]
+
+
+class TrialRow(ResultColumns, Base):
     """One finished trial. Never updated, never deleted."""
 
     __tablename__ = "partitune_trials"
@@ -88,62 +105,30 @@ class TrialRow(Base):
         Index("partitune_trials_by_outcome", "study_id", "outcome"),
     )
 
-    id: Mapped[int] = mapped_column(init=False, primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"))
     number: Mapped[int]
     revision: Mapped[int] = mapped_column(server_default=text("0"))  # of the spec it was measured under
-    partition: Mapped[str]  # layers per stage: 11,11,12
-    knobs: Mapped[str]  # JSON
-    digest: Mapped[str]  # of partition and flags: `Candidate.digest`
     plan_digest: Mapped[str]  # of the partition alone
     origin: Mapped[str]
-    outcome: Mapped[str]
-    reason: Mapped[str]
-    simulated: Mapped[bool | None]  # None where nothing was measured, as the two below
-    metrics: Mapped[str | None]  # JSON
-    measurement: Mapped[str | None]  # JSON: what a Measurement holds beside metrics, stages and simulated
-    constraints: Mapped[str]  # JSON
     started_at: Mapped[str]
     finished_at: Mapped[str]
-    duration_s: Mapped[float]
-    stages: Mapped[list[StageRow]] = relationship(order_by=StageRow.stage, lazy="raise", default_factory=list)
 
 
-class ResultColumns(MappedAsDataclass, kw_only=True):
-    """A result without its stages: the columns that `partitune_trials` has as well."""
-
-    partition: Mapped[str]
-    knobs: Mapped[str]  # JSON
-    digest: Mapped[str]
-    outcome: Mapped[str]
-    reason: Mapped[str]
-    simulated: Mapped[bool | None]
-    metrics: Mapped[str | None]  # JSON
-    measurement: Mapped[str | None]  # JSON
-    constraints: Mapped[str]  # JSON
-    duration_s: Mapped[float]
-
-
-class ScreenedRow(ResultColumns, Base, kw_only=True):
+class ScreenedRow(ResultColumns, Base):
     """A candidate as the simulator sees it, of a study that launches: in the order in which they were simulated."""
 
     __tablename__ = "partitune_screened"
     __table_args__ = (UniqueConstraint("study_id", "revision", "digest"),)
 
-    id: Mapped[int] = mapped_column(init=False, primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"))
     revision: Mapped[int]
     origin: Mapped[str]
 
 
-class RepeatRow(ResultColumns, Base, kw_only=True):
+class RepeatRow(ResultColumns, Base):
     """A trial that was run again in the final of its study. Never updated, never deleted."""
 
     __tablename__ = "partitune_repeats"
     __table_args__ = (UniqueConstraint("study_id", "revision", "trial", "phase", "repeat"),)
 
-    id: Mapped[int] = mapped_column(init=False, primary_key=True)
-    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"))
     revision: Mapped[int]
     trial: Mapped[int]  # its number
     phase: Mapped[str]  # selection or verdict

@@ -11,41 +11,51 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Table, bindparam, delete, func, insert, select
+from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select
+from sqlalchemy import Result as Rows
 from sqlalchemy.orm import Session
 
-from partitune.analysis.trial import Trial
-from partitune.candidate import Outcome, Result, flaw_in
+from partitune.analysis.trial import Repeat, Screened, Trial
+from partitune.candidate import Outcome, StageReport, flaw_in
 from partitune.errors import StoreError
-from partitune.store.beside_trials import BesideTrials
-from partitune.store.cells import Cells, to_json
+from partitune.store.cells import cell_of, integer, to_json
+from partitune.store.database import Database
 from partitune.store.records import (
+    KINDS,
+    REPEATS,
+    REVISIONS,
+    SCREENED,
+    STAGES,
+    STUDIES,
+    TRIALS,
+    Ended,
+    Kind,
+    Record,
     StudyRecord,
     StudyState,
+    as_stored,
+    columns_of,
     flaw_of,
-    printable,
+    records_of,
     spec_digest,
-    study_record,
-    to_rows,
-    trial_of,
+    stage_columns,
 )
-from partitune.store.schema import RepeatRow, RevisionRow, ScreenedRow, StageRow, StudyRow, TrialRow
+from partitune.store.schema import RevisionRow, StageRow, StudyRow, TrialRow
 from partitune.store.spec_changes import changes, meaning, top_level_key
 from partitune.version import __version__
 
 # What runs for every trial, put together once: at three hundred trials a second that is half of the cost.
-_STUDY = select(StudyRow.__table__.c.id, StudyRow.__table__.c.revision).where(
-    StudyRow.__table__.c.name == bindparam("name")
-)
-_TRIAL_ID = select(TrialRow.__table__.c.id).where(
-    TrialRow.__table__.c.study_id == bindparam("study"), TrialRow.__table__.c.number == bindparam("number")
-)
-_NEW_TRIAL = insert(cast("Table", TrialRow.__table__)).returning(TrialRow.__table__.c.id)
-_NEW_STAGE = insert(cast("Table", StageRow.__table__))
+_STUDY = select(STUDIES.table.c.id, STUDIES.table.c.revision).where(STUDIES.table.c.name == bindparam("name"))
+_STORED = {
+    kind: select(kind.table.c.id).where(*(kind.table.c[key] == bindparam(key) for key in ("study_id", *kind.key)))
+    for kind in KINDS.values()
+}
+_NEW = {kind: insert(kind.table).returning(kind.table.c.id) for kind in KINDS.values()}
+_NEW_STAGE = insert(STAGES.table)
 #: Changes of a spec that a refusal lists.
 _SHOWN = 12
 
@@ -66,7 +76,7 @@ class SpecChanged(StoreError):
         self.keys = keys
 
 
-class Store(BesideTrials):
+class Store(Database):
     """An open results database. A context manager; every error is a StoreError that names the database."""
 
     # Studies
@@ -84,12 +94,12 @@ class Store(BesideTrials):
         """Start a study under a new name."""
         check_study_name(name)
         self._check_spec(name, resolved_spec)
-        row = StudyRow(
+        begun = StudyRecord(
             name=name,
-            created_at=datetime.now(UTC).isoformat(),
+            created_at=datetime.now(UTC),
             finished_at=None,
-            state=StudyState.RUNNING.value,
-            spec=to_json(resolved_spec),
+            state=StudyState.RUNNING,
+            spec=resolved_spec,
             spec_digest=spec_digest(resolved_spec),
             partitune_version=__version__,
             engine=engine,
@@ -104,9 +114,8 @@ class Store(BesideTrials):
                 raise StoreError(
                     f"{self.label}: the study {name} exists. Resume it, or choose another name, such as {free}"
                 )
-            session.add(row)
-            session.flush()
-            return study_record(row, self.label)
+            session.add(StudyRow(**{name: cell_of(getattr(begun, name)) for name in STUDIES.fields}))
+            return self._study(self._row(session, name))
 
     def resume(
         self,
@@ -134,7 +143,7 @@ class Store(BesideTrials):
         self._check_spec(name, resolved_spec)
         with self._writing() as session:
             row = self._row(session, name)
-            record = study_record(row, self.label)
+            record = self._study(row)
             given = json.loads(to_json(resolved_spec))
             wanted = meaning(given, runner, may_differ)
             changed = changes(meaning(record.spec, record.runner, may_differ), wanted)
@@ -149,26 +158,22 @@ class Store(BesideTrials):
             row.engine, row.engine_version, row.runner, row.random_seed = engine, engine_version, runner, random_seed
             row.state, row.finished_at = StudyState.RUNNING.value, None
             session.flush()
-            return Resumed(study_record(row, self.label), tuple(changed))
+            return Resumed(self._study(row), tuple(changed))
 
     def _turn_to_revision(
         self, session: Session, row: StudyRow, spec: Mapping[str, Any], runner: str, ignoring: Collection[str]
     ) -> None:
         """Keep the spec of the trials so far. Those of an earlier revision that meant the same are back."""
         wanted = meaning(spec, runner, ignoring)
-        former: dict[int, RevisionRow] = {}
-        again = None
-        for revision in session.scalars(select(RevisionRow).where(RevisionRow.study_id == row.id)):
-            cells = Cells(self.label, RevisionRow.__tablename__, f"revision {revision.number} of study {row.name}")
-            former[cells.integer("number", revision.number)] = revision
-            if not changes(meaning(cells.mapping("spec", revision.spec), revision.runner, ignoring), wanted):
-                again = revision
+        former = self._load(session, REVISIONS, row.name, RevisionRow.study_id == row.id)
+        again = [one.number for one in former if not changes(meaning(one.spec, one.runner, ignoring), wanted)]
         session.add(RevisionRow(study_id=row.id, number=row.revision, spec=row.spec, runner=row.runner))
-        if again is None:
-            row.revision = max({row.revision, *former}) + 1
+        if again:
+            row.revision = again[-1]
+            of_study = RevisionRow.study_id == row.id
+            session.execute(delete(RevisionRow).where(of_study, RevisionRow.number == row.revision))
         else:
-            row.revision = again.number
-            session.delete(again)
+            row.revision = max(row.revision, *(revision.number for revision in former), 0) + 1
 
     def finish(self, name: str, state: StudyState) -> None:
         """Say how a study ended, for now: finished or interrupted."""
@@ -179,12 +184,12 @@ class Store(BesideTrials):
     def studies(self) -> list[StudyRecord]:
         """All studies of the database, oldest first. Raises StoreError."""
         with self._reading() as session:
-            return [study_record(row, self.label) for row in session.scalars(select(StudyRow).order_by(StudyRow.id))]
+            return self._load(session, STUDIES, "")
 
     def study(self, name: str) -> StudyRecord:
         """One study by name. Raises StoreError, which says the nearest names."""
         with self._reading() as session:
-            return study_record(self._row(session, name), self.label)
+            return self._study(self._row(session, name))
 
     def unique_study_name(self, base: str) -> str:
         """`base` if it is free, else `base-2`, `base-3`, ..."""
@@ -197,43 +202,51 @@ class Store(BesideTrials):
             study_id = self._row(session, name).id
             trials = select(TrialRow.id).where(TrialRow.study_id == study_id)
             session.execute(delete(StageRow).where(StageRow.trial_id.in_(trials)))
-            session.execute(delete(TrialRow).where(TrialRow.study_id == study_id))
-            for kind in (ScreenedRow, RepeatRow, RevisionRow):
-                session.execute(delete(kind).where(kind.study_id == study_id))
+            for kind in (*KINDS.values(), REVISIONS):
+                session.execute(delete(kind.table).where(kind.table.c.study_id == study_id))
             session.execute(delete(StudyRow).where(StudyRow.id == study_id))
 
-    # Trials
+    # Trials, and beside them what was only simulated and what was run again
 
-    def record(
-        self, study: str, number: int, result: Result, origin: str, *, finished_at: datetime | None = None
-    ) -> None:
-        """Commit one trial that finished now, or at `finished_at` (UTC) when it comes from elsewhere.
+    def record(self, record: Ended) -> None:
+        """Commit a trial, a screened candidate or a repeat of the spec that its study has now.
 
-        `origin` says why it was tried: default, seed, exact or sampler, and details.
+        The same again changes nothing; a screened candidate stays as it was first said of it.
+
+        Raises:
+            StoreError: it cannot be read back unchanged, or is stored with another result.
         """
-        if flaw := flaw_of(result):
-            raise StoreError(f"{self.label}: trial {number} of study {study} cannot be stored: {flaw}")
-        now = finished_at or datetime.now(UTC)
+        kind, record = KINDS[type(record)], as_stored(record)
+        what = f"{self.label}: {record.text} of study {record.study}"
+        if flaw := flaw_of(record.result):
+            raise StoreError(f"{what} cannot be stored: {flaw}")
         with self._transaction() as connection:  # without a session, which costs a tenth of all this
-            row = connection.execute(_STUDY, {"name": study}).first() or self._row(Session(connection), study)
-            study_id = row.id
-            if connection.scalar(_TRIAL_ID, {"study": study_id, "number": number}) is None:
-                columns, stages = to_rows(study_id, Trial(study, number, origin, now, result, row.revision))
-                trial_id = connection.scalar(_NEW_TRIAL, columns)
-                if stages:
-                    connection.execute(_NEW_STAGE, [{"trial_id": trial_id, **stage} for stage in stages])
-                return
-            (taken,) = self._load(Session(connection), study, TrialRow.study_id == study_id, TrialRow.number == number)
-            if not _same(taken, result, origin):
-                raise StoreError(
-                    f"{self.label}: trial {number} of study {study} is already stored with another result, "
-                    "and stored trials never change"
-                )
+            row = connection.execute(_STUDY, {"name": record.study}).first()
+            study = row or self._row(Session(connection), record.study)
+            columns = {**columns_of(record), "study_id": study.id, "revision": study.revision}
+            key = {name: columns[name] for name in ("study_id", *kind.key)}
+            if connection.scalar(_STORED[kind], key) is None:
+                number = connection.scalar(_NEW[kind], columns)
+                if stages := stage_columns(record):
+                    connection.execute(_NEW_STAGE, [{"trial_id": number, **stage} for stage in stages])
+            elif kind is not SCREENED:
+                which = (kind.table.c[name] == value for name, value in key.items())
+                (taken,) = self._load(Session(connection), kind, record.study, *which, stages=True)
+                if (as_stored(taken).result, taken.origin) != (record.result, record.origin):
+                    many = "trials" if kind is TRIALS else "runs"
+                    raise StoreError(f"{what} is already stored with another result, and stored {many} never change")
 
     def trials(self, study: str, *, stages: bool = True) -> list[Trial]:
         """Finished trials of a study under the spec it has now, by number. Without `stages`, in a third of the time."""
-        with self._reading() as session:
-            return self._load(session, study, *self._current(self._row(session, study)), stages=stages)
+        return self._all(TRIALS, study, stages=stages)
+
+    def screened(self, study: str) -> list[Screened]:
+        """What was simulated before a launch under the spec a study has now, without stages, in its order."""
+        return self._all(SCREENED, study)
+
+    def repeats(self, study: str) -> list[Repeat]:
+        """Runs of the final under the spec a study has now, without stages, in the order in which they ended."""
+        return [as_stored(repeat) for repeat in self._all(REPEATS, study)]
 
     def set_aside(self, study: str) -> tuple[int, ...]:
         """Numbers of the trials that were measured under an earlier revision of the spec."""
@@ -253,19 +266,28 @@ class Store(BesideTrials):
         """One trial by number, of any revision of the spec."""
         with self._reading() as session:
             of_study = TrialRow.study_id == self._row(session, study).id
-            trials = self._load(session, study, of_study, TrialRow.number == number)
+            trials = self._load(session, TRIALS, study, of_study, TrialRow.number == number, stages=True)
         if not trials:
             raise StoreError(f"{self.label}: study {study} has no trial {number}")
         return trials[0]
 
-    def _load(self, session: Session, study: str, *which: ColumnElement[bool], stages: bool = True) -> list[Trial]:
+    def _all(self, kind: Kind[Record], study: str, *, stages: bool = False) -> list[Record]:
+        with self._reading() as session:
+            current = self._current(self._row(session, study), kind)
+            return self._load(session, kind, study, *current, stages=stages)
+
+    def _load(
+        self, session: Session, kind: Kind[Record], study: str, *which: ColumnElement[bool], stages: bool = False
+    ) -> list[Record]:
         # Plain rows: mapped objects of ten thousand trials with their stages cost seconds and are thrown away at once.
-        stages_of: dict[int, list[Row[Any]]] = {}
-        wanted = select(*StageRow.__table__.c).join(TrialRow, StageRow.trial_id == TrialRow.id).where(*which)
-        for stage in session.execute(wanted.order_by(StageRow.trial_id, StageRow.stage)) if stages else ():
-            stages_of.setdefault(stage[0], []).append(stage)
-        rows = session.execute(select(*TrialRow.__table__.c).where(*which).order_by(TrialRow.number))
-        return [trial_of(row, stages_of.get(row.id, ()), study, self.label) for row in rows]
+        rows = _columns(session.execute(select(*kind.table.c).where(*which).order_by(kind.order)))
+        of_trials: dict[int, list[StageReport]] = {}
+        if stages and kind is TRIALS:
+            wanted = select(TrialRow.number.label("trial"), *STAGES.table.c).join(TrialRow).where(*which)
+            cells = _columns(session.execute(wanted.order_by(TrialRow.number, STAGES.order)))
+            for trial, stage in zip(cells["trial"], records_of(STAGES, study, cells, self.label), strict=True):
+                of_trials.setdefault(trial, []).append(stage)
+        return records_of(kind, study, rows, self.label, of_trials)
 
     def counts(self, study: str) -> dict[Outcome, int]:
         """Trials under the spec the study has now, by outcome, every outcome named."""
@@ -275,16 +297,26 @@ class Store(BesideTrials):
             stored = {row[0]: row[1] for row in rows}
             return {outcome: stored.get(outcome.value, 0) for outcome in Outcome}
 
-    def _current(self, row: StudyRow) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-        """Which trials are of a study, and which of those of its current revision."""
-        return TrialRow.study_id == row.id, TrialRow.revision == self._revision(row)
+    def _current(self, row: StudyRow, kind: Kind[Any] = TRIALS) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        """Which records are of a study, and which of those of its current revision."""
+        return kind.table.c.study_id == row.id, kind.table.c.revision == self._revision(row)
 
     def _number(self, study: str, value: object) -> int:
-        return Cells(self.label, TrialRow.__tablename__, f"a trial of study {study}").integer("number", value)
+        return integer((self.label, TRIALS.table.name, f"a trial of study {study}"), "number", value)
+
+    def _study(self, row: StudyRow) -> StudyRecord:
+        (study,) = records_of(STUDIES, "", {name: [getattr(row, name)] for name in STUDIES.columns}, self.label)
+        return study
 
     def _check_spec(self, name: str, spec: Mapping[str, Any]) -> None:
         if flaw := flaw_in(spec, "spec"):
             raise StoreError(f"{self.label}: study {name} cannot be stored: {flaw}")
+
+
+def _columns(rows: Rows[*tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
+    """The cells of some rows, column by column."""
+    names = tuple(rows.keys())
+    return {name: cells for name, *cells in zip(names, *rows, strict=True)}
 
 
 def check_study_name(name: str) -> None:
@@ -301,10 +333,6 @@ def _refusal(label: str, study: str, changed: Sequence[str], free: str) -> str:
         f"{label}: the study {study} was started with another spec:{shown}\n"
         f"Undo that, or start a new study: --study {free}"
     )
-
-
-def _same(stored: Trial, result: Result, origin: str) -> bool:
-    return stored.result == replace(result, reason=printable(result.reason)) and stored.origin == origin
 
 
 def _first_free(base: str, names: Collection[str]) -> str:

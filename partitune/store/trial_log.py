@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from partitune.candidate import Result
+from partitune.analysis.trial import Repeat, Trial
 from partitune.partition import format_partition
 from partitune.store.location import locate
 
@@ -42,14 +42,15 @@ class TrialLog:
     def __init__(self, database: str | Path, study: str) -> None:
         self._file = log_file(database, study)
 
-    def write(self, number: int, label: str, result: Result) -> None:
-        """One line about a finished trial."""
+    def write(self, ended: Trial | Repeat) -> None:
+        """One line about a finished trial, or a run of a final."""
         if self._file is None:
             return
+        result = ended.result
         line = {
             "time": datetime.now(UTC).isoformat(),
-            "trial": number,
-            "origin": label,
+            "trial": ended.number if isinstance(ended, Trial) else ended.trial,
+            "origin": ended.origin,
             "partition": format_partition(result.candidate.partition),
             "knobs": result.candidate.settings,
             "outcome": result.outcome.value,

@@ -14,6 +14,7 @@ from partitune.errors import SpecError
 from partitune.store import Store
 from partitune.store.conclusions import stored_summary
 from tests.scripted import measurement
+from tests.store_examples import record
 
 OBJECTIVES = (Objective("output_throughput_tok_s", "maximize"),)
 
@@ -22,7 +23,7 @@ def summary(folder: Path, *found: tuple[str, Result]) -> Summary:
     with Store.open(folder / "results.db") as store:
         store.create_study("s", {}, engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=0)
         for number, (origin, result) in enumerate(found):
-            store.record("s", number, result, origin)
+            record(store, "s", number, result, origin)
         return stored_summary(store, "s", OBJECTIVES)
 
 

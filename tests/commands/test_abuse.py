@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import partitune
+from partitune.analysis.trial import Trial
 from partitune.candidate import Candidate, Outcome, Result
 from partitune.cli import main
 from partitune.errors import SpecError
@@ -72,7 +74,8 @@ def test_what_only_sounds_like_a_secret_is_a_knob(name: str) -> None:
 @pytest.mark.parametrize("study", ["../../out", "/etc/x", "..", "a/b", "x" * 5000, "ü" * 200, "%2e%2e", "a\\b"])
 def test_a_log_stays_in_its_folder_whatever_its_study_is_called(study: str, tmp_path: Path) -> None:
     database = tmp_path / "results.db"
-    TrialLog(database, study).write(0, "default", Result(Candidate((1, 1)), Outcome.FAILED, "broke"))
+    result = Result(Candidate((1, 1)), Outcome.FAILED, "broke")
+    TrialLog(database, study).write(Trial(study, 0, "default", datetime.now(UTC), result))
     file = log_file(database, study)
     assert file is not None
     assert file.resolve().parent == tmp_path / "results.db.logs"

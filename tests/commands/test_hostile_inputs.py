@@ -37,7 +37,7 @@ from partitune.spec.search_space import SearchSpace, load_search_space
 from partitune.store import Store
 from partitune.store.conclusions import stored_summary
 from partitune.store.status import look
-from tests.store_examples import filled, ok
+from tests.store_examples import filled, ok, record_repeat, record_screened
 from tests.strategies import json_values
 
 ROOT = Path(__file__).parent.parent.parent
@@ -187,8 +187,8 @@ def database(folder: Path) -> Path:
     path = filled(folder / "whole.db")
     with Store.open(path) as store:
         for number in range(3):
-            store.record_screened("k3", "sampler:0", ok(knob=number))
-            store.record_repeat("k3", Run("verdict", 1 + number, 0), ok(knob=number))
+            record_screened(store, "k3", "sampler:0", ok(knob=number))
+            record_repeat(store, "k3", Run("verdict", 1 + number, 0), ok(knob=number))
     return path
 
 

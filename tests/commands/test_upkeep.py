@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from partitune.analysis.trial import Trial
 from partitune.candidate import Candidate, Objective
 from partitune.cli import main
 from partitune.errors import StoreError
@@ -88,7 +90,8 @@ def test_status_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_trial_has_its_line_and_a_bug_its_traceback(tmp_path: Path) -> None:
     log = TrialLog(tmp_path / "results.db", "k3")
     for number, act in enumerate(["ok", "oom", "bug"]):
-        log.write(number, "sampler:front-0", run(ScriptedDriver(), Candidate((4,), {"act": act})))
+        result = run(ScriptedDriver(), Candidate((4,), {"act": act}))
+        log.write(Trial("k3", number, "sampler:front-0", datetime.now(UTC), result))
     file = log_file(tmp_path / "results.db", "k3")
     assert file is not None
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -102,7 +105,7 @@ def test_logs_do_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(trial_log, "LARGEST_FILE", 2000)
     log = TrialLog(tmp_path / "results.db", "k3")
     for number in range(100):
-        log.write(number, "sampler", ok())
+        log.write(Trial("k3", number, "sampler", datetime.now(UTC), ok()))
     files = sorted((tmp_path / "results.db.logs").iterdir())
     assert [file.name for file in files] == ["k3.jsonl", "k3.jsonl.1"]
     assert all(file.stat().st_size < 2500 for file in files)

@@ -24,7 +24,7 @@ from partitune.jobs.home import Home
 from partitune.jobs.messages import KINDS, MAX_BYTES, PIECE, Decoder, EndMessage, StudyMessage, encode
 from partitune.jobs.sending import Sender
 from partitune.store import Store, StudyState
-from tests.store_examples import SPEC, failed, filled, ok, start
+from tests.store_examples import SPEC, failed, filled, ok, record, record_repeat, record_screened, start
 from tests.strategies import json_values
 
 STUDY = StudyMessage("k3", SPEC, "vllm", "0.33.0", "simulator", 7)
@@ -44,11 +44,11 @@ def trial(number: int = 0) -> Trial:
 
 def test_a_database_comes_home_whole(tmp_path: Path) -> None:
     with Store.open(filled(tmp_path / "job.db", trials=3)) as store:
-        store.record("k3", 3, failed(reason="no\nmemory \x1b[31m é"), "seed:0")
-        store.record("k3", 4, failed(Outcome.LOST, "node gone"), "sampler:1")
-        store.record_screened("k3", "exact:front-0", ok())
+        record(store, "k3", 3, failed(reason="no\nmemory \x1b[31m é"), "seed:0")
+        record(store, "k3", 4, failed(Outcome.LOST, "node gone"), "sampler:1")
+        record_screened(store, "k3", "exact:front-0", ok())
         for pair in (1, 2):
-            store.record_repeat("k3", Run("verdict", pair, 3), ok(knob=pair))
+            record_repeat(store, "k3", Run("verdict", pair, 3), ok(knob=pair))
         store.finish("k3", StudyState.FINISHED)
     with Store.open(tmp_path / "home.db") as store:
         home = Home(store)
@@ -71,7 +71,7 @@ def test_what_is_new_is_sent_once(tmp_path: Path) -> None:
     with Store.open(tmp_path / "job.db") as store:
         start(store)
         for number in range(4):
-            store.record("k3", number, ok(knob=number), "sampler:0")
+            record(store, "k3", number, ok(knob=number), "sampler:0")
             sender.send_new()
     decoder = Decoder()
     found = [message for line in lines if (message := decoder.feed(line)[1])]
@@ -81,7 +81,7 @@ def test_what_is_new_is_sent_once(tmp_path: Path) -> None:
 def test_coming_home_twice_changes_nothing_and_goes_on(tmp_path: Path) -> None:
     lines = sent(filled(tmp_path / "job.db"))
     with Store.open(tmp_path / "job.db") as store:
-        store.record_repeat("k3", Run("selection", 1, 2), ok())
+        record_repeat(store, "k3", Run("selection", 1, 2), ok())
     lines = sent(tmp_path / "job.db")
     for part in (lines[:2], lines, lines):
         with Store.open(tmp_path / "home.db") as store:
@@ -100,7 +100,7 @@ def test_a_study_that_means_something_else_is_not_mixed(tmp_path: Path) -> None:
         store.create_study(
             "k3", {**SPEC, "model": "other"}, engine="vllm", engine_version="0", runner="simulator", random_seed=7
         )
-        store.record("k3", 0, ok(), "default")
+        record(store, "k3", 0, ok(), "default")
         with pytest.raises(StoreError, match=r"another spec:\n  model: 'other' -> 'kimi-k3'"):
             Home(store).take(lines[0])
 

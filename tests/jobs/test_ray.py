@@ -87,12 +87,15 @@ with RayPool(Where(), "auto") as pool:
 
 import random, shutil, string, sys, tempfile
 database = Path(tempfile.mkdtemp(), "big.db")  # Ray unpacks the folder of a job anew when a node of the same host joins
+from datetime import UTC, datetime
+from partitune.analysis.trial import Trial
 from partitune.candidate import Outcome, Result
 with Store.open(database) as store:
     store.create_study("big", {}, engine="e", engine_version="0", runner="r", random_seed=0)
     for number in range(10):
         text = "".join(random.choices(string.ascii_letters, k=1 << 20))
-        store.record("big", number, Result(Candidate((1,), {"n": number}), Outcome.FAILED, text), "seed:0")
+        failed = Result(Candidate((1,), {"n": number}), Outcome.FAILED, text)
+        store.record(Trial("big", number, "seed:0", datetime.now(UTC), failed))
 sender = Sender(database, sys.stdout.write)
 sender.send_new()
 sender.send_ends()

@@ -15,7 +15,7 @@ from partitune.analysis.final import Run
 from partitune.candidate import Outcome, Result
 from partitune.errors import StoreError
 from partitune.store import Store
-from tests.store_examples import SPEC, again, failed, ok, start
+from tests.store_examples import SPEC, again, failed, ok, record, record_repeat, record_screened, start
 from tests.strategies import results
 
 FIRST = Run("selection", 1, 3)
@@ -37,8 +37,8 @@ def without_stages(result: Result, repeat: int = 0) -> Result:
 def test_any_result_comes_back_equal_but_for_its_stages(store: Store, given_results: list[Result]) -> None:
     study = start(store, store.unique_study_name("any"))
     for number, result in enumerate(given_results):
-        store.record_screened(study, "sampler:front-0", result)
-        store.record_repeat(study, Run("verdict", 2, number), result)
+        record_screened(store, study, "sampler:front-0", result)
+        record_repeat(store, study, Run("verdict", 2, number), result)
     assert [one.result for one in store.screened(study)] == [without_stages(one) for one in given_results]
     loads = {one.result.repeat for one in store.repeats(study)}
     assert [one.result for one in store.repeats(study)] == [without_stages(one, 12) for one in given_results]
@@ -49,12 +49,12 @@ def test_any_result_comes_back_equal_but_for_its_stages(store: Store, given_resu
 def test_a_run_is_stored_once_and_never_changes(store: Store) -> None:
     start(store)
     for _ in range(2):
-        store.record_repeat("k3", FIRST, ok())
-        store.record_screened("k3", "exact:front-0", ok())
-    store.record_screened("k3", "sampler:front-0", ok())  # the same candidate, proposed otherwise
+        record_repeat(store, "k3", FIRST, ok())
+        record_screened(store, "k3", "exact:front-0", ok())
+    record_screened(store, "k3", "sampler:front-0", ok())  # the same candidate, proposed otherwise
     with pytest.raises(StoreError, match="selection, round 1, trial 3 of study k3 is already stored with another"):
-        store.record_repeat("k3", FIRST, failed())
-    store.record_repeat("k3", replace(FIRST, phase="verdict"), failed(Outcome.LOST))
+        record_repeat(store, "k3", FIRST, failed())
+    record_repeat(store, "k3", replace(FIRST, phase="verdict"), failed(Outcome.LOST))
     assert [one.run.phase for one in store.repeats("k3")] == ["selection", "verdict"]
     assert [one.origin for one in store.screened("k3")] == ["exact:front-0"]
 
@@ -62,19 +62,19 @@ def test_a_run_is_stored_once_and_never_changes(store: Store) -> None:
 def test_what_cannot_be_read_back_is_refused(store: Store) -> None:
     start(store)
     with pytest.raises(StoreError, match=r"a simulated candidate of study k3 cannot be stored: .*metrics.ttft is nan"):
-        store.record_screened("k3", "sampler:0", ok(metrics={"ttft": float("nan")}))
+        record_screened(store, "k3", "sampler:0", ok(metrics={"ttft": float("nan")}))
     with pytest.raises(StoreError, match=r"round 1, trial 3 of study k3 cannot be stored: .*metrics.ttft is inf"):
-        store.record_repeat("k3", FIRST, ok(metrics={"ttft": float("inf")}))
+        record_repeat(store, "k3", FIRST, ok(metrics={"ttft": float("inf")}))
 
 
 def test_another_spec_sets_them_aside_with_the_trials_and_the_old_one_brings_them_back(store: Store) -> None:
     start(store)
-    store.record("k3", 0, ok(), "default:default")
-    store.record_repeat("k3", FIRST, ok())
-    store.record_screened("k3", "exact:front-0", ok())
+    record(store, "k3", 0, ok(), "default:default")
+    record_repeat(store, "k3", FIRST, ok())
+    record_screened(store, "k3", "exact:front-0", ok())
     again(store, {**SPEC, "model": "other"}, anew=True)
     assert (store.repeats("k3"), store.screened("k3")) == ([], [])
-    store.record_repeat("k3", FIRST, failed())
+    record_repeat(store, "k3", FIRST, failed())
     again(store, anew=True)
     assert [one.result.outcome for one in store.repeats("k3")] == [Outcome.OK]
     assert len(store.screened("k3")) == 1
@@ -82,15 +82,15 @@ def test_another_spec_sets_them_aside_with_the_trials_and_the_old_one_brings_the
 
 def test_a_screen_of_another_spec_is_no_screen_though_nothing_was_launched(store: Store) -> None:
     start(store)
-    store.record_screened("k3", "exact:front-0", ok())
+    record_screened(store, "k3", "exact:front-0", ok())
     again(store, {**SPEC, "model": "other"})
     assert store.screened("k3") == []
 
 
 def test_a_study_goes_with_all_it_holds(store: Store, tmp_path: Path) -> None:
     start(store)
-    store.record_repeat("k3", FIRST, ok())
-    store.record_screened("k3", "exact:front-0", ok())
+    record_repeat(store, "k3", FIRST, ok())
+    record_screened(store, "k3", "exact:front-0", ok())
     store.delete_study("k3")
     connection = sqlite3.connect(tmp_path / "results.db")
     for table in ("screened", "repeats"):
@@ -112,8 +112,8 @@ def test_a_study_goes_with_all_it_holds(store: Store, tmp_path: Path) -> None:
 )
 def test_a_damaged_cell_is_named(store: Store, tmp_path: Path, table: str, column: str, value: str, said: str) -> None:
     start(store)
-    store.record_repeat("k3", FIRST, ok())
-    store.record_screened("k3", "exact:front-0", ok())
+    record_repeat(store, "k3", FIRST, ok())
+    record_screened(store, "k3", "exact:front-0", ok())
     connection = sqlite3.connect(tmp_path / "results.db")
     connection.execute(f"UPDATE partitune_{table} SET {column} = ?", (value,))
     connection.commit()

@@ -13,7 +13,7 @@ import pytest
 
 from partitune.errors import StoreError
 from partitune.store import Store, connection, location
-from tests.store_examples import failed, filled, ok, start
+from tests.store_examples import failed, filled, ok, record, start
 
 
 def refusal(where: Path | str, *, read_only: bool = True) -> str:
@@ -41,7 +41,7 @@ def test_reading_leaves_no_file_behind(tmp_path: Path) -> None:
     with Store.open(path, read_only=True) as store:
         assert len(store.trials("k3")) == 3
         with pytest.raises(StoreError, match="opened for reading"):
-            store.record("k3", 3, ok(), "seed")
+            record(store, "k3", 3, ok(), "seed")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -212,10 +212,10 @@ def test_a_program_that_holds_the_file_is_named_as_such(tmp_path: Path, monkeypa
     with Store.open(path) as store:
         browser.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match=r"results.db: locked by another program"):
-            store.record("k3", 3, ok(), "seed")
+            record(store, "k3", 3, ok(), "seed")
         assert len(store.trials("k3")) == 3  # readers do not wait
         browser.execute("ROLLBACK")
-        store.record("k3", 3, ok(), "seed")
+        record(store, "k3", 3, ok(), "seed")
         assert len(store.trials("k3")) == 4
     browser.close()
 
@@ -223,15 +223,15 @@ def test_a_program_that_holds_the_file_is_named_as_such(tmp_path: Path, monkeypa
 def test_a_full_disk_keeps_every_earlier_trial_and_the_store_goes_on(tmp_path: Path) -> None:
     with Store.open(tmp_path / "results.db") as store:
         start(store)
-        store.record("k3", 0, ok(), "default")
+        record(store, "k3", 0, ok(), "default")
         with store.engine.connect() as only:
             # SQLite answers SQLITE_FULL at its own page limit exactly as it does at the disk's end.
             only.exec_driver_sql("PRAGMA max_page_count = 1")
         with pytest.raises(StoreError, match=r"the disk is full. This trial was not stored, all earlier ones are"):
-            store.record("k3", 1, failed(reason="x" * 100_000), "sampler")
+            record(store, "k3", 1, failed(reason="x" * 100_000), "sampler")
         with store.engine.connect() as only:
             only.exec_driver_sql("PRAGMA max_page_count = 1000000")
-        store.record("k3", 1, failed(reason="x" * 100_000), "sampler")
+        record(store, "k3", 1, failed(reason="x" * 100_000), "sampler")
         assert [trial.number for trial in store.trials("k3")] == [0, 1]
 
 

@@ -13,7 +13,7 @@ from partitune.candidate import Outcome, StageReport
 from partitune.errors import StoreError
 from partitune.store import Store, migrations
 from partitune.store.schema import Base, StageRow
-from tests.store_examples import SPEC, failed, filled, ok
+from tests.store_examples import SPEC, failed, filled, ok, record
 
 FIRST = Path(__file__).parent.parent / "data" / "results_m001.sql"
 
@@ -66,7 +66,7 @@ def test_the_first_trials_ever_written_are_still_read(tmp_path: Path) -> None:
             ("default:", ok()),
             ("sampler:1", infeasible),
         ]
-        store.record("k3", 2, ok(), "sampler:1")
+        record(store, "k3", 2, ok(), "sampler:1")
         assert [one.revision for one in store.trials("k3")] == [0, 0, 0]
 
 

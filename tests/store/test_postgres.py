@@ -15,7 +15,7 @@ import pytest
 from partitune.cli import main
 from partitune.errors import StoreError
 from partitune.store import Store, StudyState
-from tests.store_examples import SPEC, again, failed, ok, start
+from tests.store_examples import SPEC, again, failed, ok, record, start
 
 psycopg = pytest.importorskip("psycopg")
 #: Debian keeps the server's programs out of PATH, by version.
@@ -52,22 +52,22 @@ def test_trials_come_back_equal_and_one_process_writes(url: str) -> None:
     with Store.open(url) as store:
         start(store)
         for number, result in enumerate([ok(), failed(reason="a\0b \udcff"), ok(knob=2**62)]):
-            store.record("k3", number, result, "sampler:0")
-        store.record("k3", 0, ok(), "sampler:0")
+            record(store, "k3", number, result, "sampler:0")
+        record(store, "k3", 0, ok(), "sampler:0")
         with pytest.raises(StoreError, match=rf"partitune {os.getpid()} from the server, since 20.*is writing to it"):
             Store.open(url)
         with Store.open(url, read_only=True) as reader:
             assert [trial.result for trial in reader.trials("k3")][::2] == [ok(), ok(knob=2**62)]
     with Store.open(url) as store:
         assert store.study("k3").state is StudyState.INTERRUPTED
-        store.record("k3", 3, ok(), "sampler:0")
+        record(store, "k3", 3, ok(), "sampler:0")
 
 
 def test_studies_are_resumed_watched_and_deleted_there_too(url: str) -> None:
     with Store.open(url) as store:
         name = start(store, "long")
         for number in range(3):
-            store.record(name, number, ok(knob=number), "sampler:front-0")
+            record(store, name, number, ok(knob=number), "sampler:front-0")
         with Store.open(url, read_only=True) as reader:
             assert reader.writer().startswith(f"partitune {os.getpid()} from ")
             assert [trial.number for trial in reader.trials(name, stages=False)] == [0, 1, 2]

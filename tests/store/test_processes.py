@@ -20,7 +20,7 @@ import pytest
 
 from partitune.errors import StoreError
 from partitune.store import Store, StudyState
-from tests.store_examples import filled, ok, start
+from tests.store_examples import filled, ok, record, start
 
 REPOSITORY = Path(__file__).parent.parent.parent
 #: Forks from a clean server that has everything imported: cheap, and safe beside the threads of other tests.
@@ -31,12 +31,12 @@ FORKS.set_forkserver_preload([__name__])
 WRITER = """
 import sys
 from partitune.store import Store
-from tests.store_examples import ok, start
+from tests.store_examples import ok, record, start
 store = Store.open(sys.argv[1])
 start(store)
 number = 0
 while True:
-    store.record("k3", number, ok(knob=number), "sampler")
+    record(store, "k3", number, ok(knob=number), "sampler")
     print(number, flush=True)
     number += 1
 """
@@ -77,7 +77,7 @@ def test_a_hard_kill_loses_no_finished_trial(tmp_path: Path, more_trials: int) -
     # The dead one's lock is nobody's; its study can be resumed.
     with Store.open(path) as store:
         assert store.study("k3").state is StudyState.INTERRUPTED
-        store.record("k3", len(numbers), ok(knob=-1), "sampler")
+        record(store, "k3", len(numbers), ok(knob=-1), "sampler")
         assert len(store.trials("k3")) == len(numbers) + 1
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
