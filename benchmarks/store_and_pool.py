@@ -123,7 +123,7 @@ def through_ray(database: Path) -> None:
 
 
 class _Nowhere:
-    def record(self, study: str, number: int, result: Result, origin: str) -> None:
+    def record(self, record: Trial) -> None:
         """Forget it."""
 
 
