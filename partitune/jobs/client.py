@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from partitune.errors import ClusterError, nearest
 from partitune.jobs.address import checked, knock
@@ -40,10 +41,13 @@ STOP_S = 120.0
 #: Ray's own spelling of an ended job (ray 2.60, `JobStatus`).
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
-_NO_AGENT = "No available agent to submit job"  # ray 2.60, dashboard/modules/job/job_head.py
+_NO_AGENT = "no agent takes the job"
 #: Loggers that announce every upload and every closed connection.
 _TALKATIVE = ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging")
+#: Environment variables that Ray's client prefers to the address it is given.
 _REDIRECTS = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class Head:
         """Connect to `http://HOST:PORT`, the address of the dashboard."""
         self.address = checked(address)
         knock(self.address)
-        with self._explained(), _without(_REDIRECTS):
+        with self._explained(), _without_redirects():
             from ray.job_submission import JobSubmissionClient
 
             for name in _TALKATIVE:
@@ -94,30 +98,18 @@ class Head:
         with tempfile.TemporaryDirectory(prefix="partitune-") as folder:
             archive = Path(folder, "study.zip")
             archive.write_bytes(shipment.archive())
-            package = shipment.unpack_package(Path(folder))
-            deadline = time.monotonic() + AGENT_S
-            while True:
-                try:
-                    with self._explained():
-                        return self._client.submit_job(
-                            entrypoint=entrypoint,
-                            submission_id=job_id,
-                            runtime_env={
-                                "working_dir": str(archive),
-                                "py_modules": [str(package)],
-                                "env_vars": dict(env),
-                            },
-                            metadata={"partitune": shipment.label, "study": study, "results": results},
-                        )
-                except ClusterError as error:
-                    if _NO_AGENT not in str(error):
-                        raise
-                    if time.monotonic() > deadline:
-                        raise ClusterError(
-                            f"Ray at {self.address}: no agent takes the job, for {AGENT_S:.0f} s now. See "
-                            "dashboard_agent.log on the head; a second Ray on that machine may hold the agent's port"
-                        ) from error
-                time.sleep(LOOK_S)
+            modules = [str(shipment.unpack_package(Path(folder)))]
+
+            def submit() -> str:
+                with self._explained():
+                    return self._client.submit_job(
+                        entrypoint=entrypoint,
+                        submission_id=job_id,
+                        runtime_env={"working_dir": str(archive), "py_modules": modules, "env_vars": dict(env)},
+                        metadata={"partitune": shipment.label, "study": study, "results": results},
+                    )
+
+            return _patiently(submit, AGENT_S, _NO_AGENT)
 
     def jobs(self) -> list[Job]:
         """Jobs that partitune submitted, oldest first."""
@@ -165,34 +157,29 @@ class Head:
 
     def watch(self, job_id: str) -> Job:
         """The job as it is now, through short absences of the head."""
-        deadline = time.monotonic() + AWAY_S
-        while True:
-            try:
-                return self.job(job_id)
-            except ClusterError:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(LOOK_S)
+        return _patiently(lambda: self.job(job_id), AWAY_S)
 
     def wait(self, job_id: str) -> Job:
         """The job once it has ended."""
-        job = self.job(job_id)
-        while not job.ended:
+        return self._ended(self.job(job_id), math.inf)
+
+    def _ended(self, job: Job, most_s: float) -> Job:
+        """The job once it has ended, or as it is after `most_s` seconds."""
+        deadline = time.monotonic() + most_s
+        while not job.ended and time.monotonic() < deadline:
             time.sleep(LOOK_S)
-            job = self.watch(job_id)
+            job = self.watch(job.job_id)
         return job
 
     def stop(self, job_id: str) -> bool:
         """Stop a job and wait until nothing of it runs; False when it had ended before."""
-        if self.job(job_id).ended:
+        job = self.job(job_id)
+        if job.ended:
             return False
         with self._explained():
             self._client.stop_job(job_id)
-        deadline = time.monotonic() + STOP_S
-        while not (job := self.watch(job_id)).ended:
-            if time.monotonic() > deadline:
-                raise ClusterError(f"Ray at {self.address}: {job_id} is still {job.status} after {STOP_S:.0f} s")
-            time.sleep(LOOK_S)
+        if not (job := self._ended(job, STOP_S)).ended:
+            raise ClusterError(f"Ray at {self.address}: {job_id} is still {job.status} after {STOP_S:.0f} s")
         return True
 
     def _lines(self, job_id: str) -> Iterator[str]:
@@ -222,6 +209,18 @@ class Head:
             raise _explanation(self.address, error) from error
 
 
+def _patiently(act: Callable[[], Answer], patience_s: float, hindrance: str = "") -> Answer:
+    """What `act` returns, tried again for so long while a ClusterError that names the hindrance keeps it from that."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return act()
+        except ClusterError as error:
+            if hindrance not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_S)
+
+
 def _explanation(address: str, error: Exception) -> ClusterError:
     text = str(error).strip() or type(error).__name__
     status = getattr(error, "status", None)  # of a refused WebSocket
@@ -232,6 +231,11 @@ def _explanation(address: str, error: Exception) -> ClusterError:
         )
     if "status code 413" in text:
         return ClusterError(f"Ray at {address} takes no upload of that size; see what is shipped with --dry-run")
+    if "No available agent to submit job" in text:  # ray 2.60, dashboard/modules/job/job_head.py
+        return ClusterError(
+            f"Ray at {address}: {_NO_AGENT}, for {AGENT_S:.0f} s now. See dashboard_agent.log on the head; a second "
+            "Ray on that machine may hold the agent's port"
+        )
     last = text.splitlines()[-1] if "Traceback" in text else text
     if isinstance(error, OSError):
         return ClusterError(
@@ -241,9 +245,8 @@ def _explanation(address: str, error: Exception) -> ClusterError:
 
 
 @contextmanager
-def _without(names: tuple[str, ...]) -> Iterator[None]:
-    """Hide environment variables that Ray's client prefers to the address it is given."""
-    hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+def _without_redirects() -> Iterator[None]:
+    hidden = {name: os.environ.pop(name) for name in _REDIRECTS if name in os.environ}
     try:
         yield
     finally:

@@ -28,7 +28,6 @@ from partitune.errors import SpecError
 from partitune.spec.catalog import Kind, readable_path, shipped
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from partitune.spec.yaml.spec_file import SpecFile
 from partitune.version import __version__
 
 #: Folder inside the job's that mirrors the paths of the shipped files.
@@ -86,9 +85,10 @@ def pack(space: SearchSpace, runner: Runner) -> Shipment:
     Raises:
         SpecError: a named file cannot be read, or all together are more than Ray takes.
     """
-    space_path, runner_path = (f"{kind.folder}/{file.name}.yaml" for kind, file in _kinds(space, runner))
+    space_path = f"{Kind.SEARCH_SPACE.folder}/{space.name}.yaml"
+    runner_path = f"{Kind.RUNNER.folder}/{runner.name}.yaml"
     contents = {space_path: as_yaml(space.resolved()), runner_path: as_yaml(runner.resolved())}
-    of_space = {"/".join((FILES, *named.parts[1:])): readable_path(named) for named in named_files(space)}
+    of_space = {"/".join((FILES, *named.parts[1:])): readable_path(named) for named in _named_files(space)}
     of_runner = {f"{Kind.RUNNER.folder}/{path}": named for path, named in runner.named_files().items()}
     for path, named in {**of_space, **of_runner}.items():
         try:
@@ -105,12 +105,7 @@ def pack(space: SearchSpace, runner: Runner) -> Shipment:
     return shipment
 
 
-def _kinds(space: SearchSpace, runner: Runner) -> Iterator[tuple[Kind, SpecFile]]:
-    yield Kind.SEARCH_SPACE, space
-    yield Kind.RUNNER, runner
-
-
-def named_files(space: SearchSpace) -> list[Path]:
+def _named_files(space: SearchSpace) -> list[Path]:
     """The files a search space names: of a model its config.json (and ModelOpt's beside it), and the traces."""
     paths = []
     if (model := space.model_path) is not None:

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from partitune.errors import StoreError
@@ -34,8 +35,7 @@ class Sender:
     """Sends what a database holds and was not sent yet."""
 
     def __init__(self, database: Path, write: Callable[[str], object]) -> None:
-        self._database = database
-        self._write = write
+        self._database, self._write = database, write
         self._sent: Counter[tuple[str, str]] = Counter()  # study, what of it -> how many were sent
 
     def send_new(self) -> None:
@@ -44,16 +44,14 @@ class Sender:
             return
         with Store.open(self._database, read_only=True) as store:
             for study in store.studies():
-                if not self._sent[study.name, "study"]:
-                    self._send(StudyMessage(**{part.name: getattr(study, part.name) for part in fields(StudyMessage)}))
-                    self._sent[study.name, "study"] = 1
-                records: dict[str, Sequence[Message]] = {
+                messages: dict[str, Sequence[Message]] = {
+                    "study": [StudyMessage(**{part.name: getattr(study, part.name) for part in fields(StudyMessage)})],
                     "screened": store.screened(study.name),
                     "trials": store.trials(study.name),
                     "repeats": store.repeats(study.name),
                 }
-                for kind, messages in records.items():  # each only ever becomes longer
-                    for message in messages[self._sent[study.name, kind] :]:
+                for kind, of_kind in messages.items():  # each only ever becomes longer
+                    for message in of_kind[self._sent[study.name, kind] :]:
                         self._send(message)
                         self._sent[study.name, kind] += 1
 
@@ -75,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="partitune-") as folder:
         database = Path(folder, "results.db")
         search = subprocess.Popen([sys.executable, "-m", "partitune", "search", *arguments, "--db", str(database)])
-        sender = Sender(database, _write)
+        sender = Sender(database, partial(print, end="", flush=True))
         pause_s = 1.0
         while search.poll() is None:
             try:
@@ -98,11 +96,6 @@ def _send(sender: Sender) -> float:
     except StoreError:
         return 1.0  # its tables are only being made
     return max(1.0, (time.monotonic() - start) / _READING)
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(line)
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -69,12 +69,9 @@ def prepare(
     if not _STUDY.fullmatch(name):
         raise SpecError(f"--study {name!r}: allowed: at most 64 characters of a-z, A-Z, 0-9, '.', '_' and '-'")
     shipment = pack(space, runner)
-    arguments = [shipment.space, "--runner", shipment.runner, "--study", name]
-    arguments += ["--pool", "ray", "--ray-address", "auto"]
-    if database is None:
-        command += ["-m", "partitune.jobs.sending", *arguments]
-    else:
-        command += ["-m", "partitune", "search", *arguments, "--db", database]
+    command += ["-m", "partitune.jobs.sending"] if database is None else ["-m", "partitune", "search"]
+    command += [shipment.space, "--runner", shipment.runner, "--study", name, "--pool", "ray", "--ray-address", "auto"]
+    command += [] if database is None else ["--db", database]
     return PreparedJob(name, results, shlex.join(command), shipment)
 
 
@@ -95,7 +92,7 @@ def _destination(database: str | None, home: str | None) -> str:
             url = make_url(database)
         except ArgumentError as error:
             raise SpecError(f"--db: not a database URL; allowed: {lasting}") from error
-        label = url.set(query={}).render_as_string(hide_password=True)
+        label, path = url.set(query={}).render_as_string(hide_password=True), url.database or ""
         if url.password is not None or "password" in url.query:
             raise SpecError(
                 f"--db {label}: holds a password, which Ray would show to everybody who sees the job; "
@@ -105,7 +102,6 @@ def _destination(database: str | None, home: str | None) -> str:
             return label
         if url.get_backend_name() != "sqlite":
             raise SpecError(f"--db {label}: {url.get_backend_name()} is not supported; allowed: {lasting}")
-        path = url.database or ""
     if not path.startswith("/"):
         raise SpecError(
             f"--db {label}: a relative path, and the folder of a job is temporary; allowed: {lasting}, "
