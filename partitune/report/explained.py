@@ -5,17 +5,16 @@ Decision: every table says whether its figures were simulated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from partitune.analysis.comparison import gain
 from partitune.analysis.figures import figure, flags_text, gib, percent
-from partitune.candidate import Objective, Result
+from partitune.candidate import Objective, Result, StageReport
 from partitune.partition import format_partition
 from partitune.report.output import Output, table
-from partitune.report.stages import SIZES, TIMES, Cells, stage_cells, stage_table
 from partitune.spec.objectives import METRICS, NEEDS, by_load
 
 if TYPE_CHECKING:  # a value to draw: what works it out is not imported
@@ -32,6 +31,10 @@ COMPARED = (
     "makespan_s",
     "kv_tokens",
 )
+#: Columns of a stage that ran: what it takes of the time, and of the memory.
+TIMES = ("compute s", "transfer s", "wait s", "busy %")
+SIZES = ("weights GiB", "free GiB", "KV blocks", "stranded GiB")
+Cells = Mapping[str, object]  # of one row, by column
 
 
 def print_explained(console: Output, explained: Explained, default: Explained | None) -> None:
@@ -72,18 +75,19 @@ def print_explained(console: Output, explained: Explained, default: Explained | 
 def _print_stages(console: Output, explained: Explained, title: str) -> None:
     """All columns in one table, or in a narrow window times first and memory below."""
     stages = [_cells(explained, stage) for stage in range(len(explained.memory))]
-    whole = stage_table(title, ("stage", "node", "gpu", "layers", "kinds", *TIMES, *SIZES, ""), stages)
+    whole = _stage_table(title, ("stage", "node", "gpu", "layers", "kinds", *TIMES, *SIZES, ""), stages)
     if console.fits(whole):
         console.draw(whole)
     else:
-        console.draw(stage_table(title, ("stage", "layers", "kinds", *TIMES), stages))
-        console.draw(stage_table("memory", ("stage", "node", "gpu", *SIZES, ""), stages))
+        console.draw(_stage_table(title, ("stage", "layers", "kinds", *TIMES), stages))
+        console.draw(_stage_table("memory", ("stage", "node", "gpu", *SIZES, ""), stages))
 
 
 def _cells(explained: Explained, stage: int) -> Cells:
     """Also of a stage that cannot run."""
     memory = explained.memory[stage]
-    planned = {"weights GiB": gib(memory.weight_bytes), "free GiB": gib(memory.kv_bytes)}
+    planned = dict.fromkeys((*TIMES, *SIZES), "-")
+    planned |= {"weights GiB": gib(memory.weight_bytes), "free GiB": gib(memory.kv_bytes)}
     mark = "<- limits" if stage == explained.limiting_stage else ""
     return {
         "stage": stage,
@@ -91,11 +95,22 @@ def _cells(explained: Explained, stage: int) -> Cells:
         "gpu": memory.gpu,
         "layers": explained.candidate.partition[stage],
         "kinds": " ".join(f"{count} {kind}" for kind, count in explained.kinds[stage].items()),
-        **(
-            stage_cells(explained.stages[stage]) if explained.stages else dict.fromkeys((*TIMES, *SIZES), "-") | planned
-        ),
+        **(_ran(explained.stages[stage]) if explained.stages else planned),
         "": mark if memory.fits else "does not fit",
     }
+
+
+def _ran(stage: StageReport) -> Cells:
+    """What a run says of one stage."""
+    times = [f"{seconds:.3f}" for seconds in (stage.compute_s, stage.transfer_s, stage.wait_s)]
+    sizes = (gib(stage.weights_bytes), gib(stage.free_bytes), f"{stage.kv_blocks:,}", gib(stage.stranded_bytes))
+    cells = (stage.stage, stage.layers, *times, f"{100 * stage.busy_fraction:.1f}", *sizes)
+    return dict(zip(("stage", "layers", *TIMES, *SIZES), cells, strict=True))
+
+
+def _stage_table(title: str, columns: Sequence[str], stages: Iterable[Cells]) -> Table:
+    rows = ((cells[column] for column in columns) for cells in stages)
+    return table(title, columns, rows, (*TIMES, *SIZES))
 
 
 def _print_against_default(console: Output, explained: Explained, default: Explained) -> None:
@@ -130,5 +145,5 @@ def print_result(console: Output, result: Result, title: str = "") -> None:
         return
     title = f"{measured.regime}, {'simulated' if measured.simulated else 'measured'}"
     console.draw(_figures_table(title, *by_load(measured.metrics)))
-    console.draw(stage_table("stages", ("stage", "layers", *TIMES, *SIZES), map(stage_cells, measured.stages)))
+    console.draw(_stage_table("stages", ("stage", "layers", *TIMES, *SIZES), map(_ran, measured.stages)))
     console.say(f"limit: {measured.limiting_reason}")

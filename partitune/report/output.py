@@ -22,7 +22,7 @@ _ANY_WIDTH = 10_000
 
 
 class Output(Console):
-    """Standard output."""
+    """Standard output, on which sentences and tables are printed."""
 
     def __init__(self) -> None:
         window = sys.stdout.isatty()
@@ -43,7 +43,7 @@ class Output(Console):
             self.print(line)
 
     def draw(self, grid: Table) -> None:
-        """Print a table."""
+        """Print a table, or each of its rows as a sentence where the window is too narrow for it."""
         if self._widths(grid)[0] > self.width:
             self.print(_told(grid))
             return

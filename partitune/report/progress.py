@@ -5,10 +5,10 @@ Decision: stdout is for data, so a search can be piped while it is watched. Noth
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -30,29 +30,23 @@ class TerminalWatcher:
         self._objective = objectives[0]
         self._trials = trials
         self._console = Console(file=sys.stderr, highlight=False, quiet=quiet, soft_wrap=True)
-        self._live = (
-            Live(console=self._console, auto_refresh=False, transient=True) if self._console.is_terminal else None
-        )
-        self._best: float | None = None
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)  # draws on a terminal alone
+        self._least_cost = math.inf  # in the objective, of the trials so far
         self._start = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
+        self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
 
     def said(self, text: str) -> None:
         """One line above the moving one."""
         self._console.print(Text(text))
 
     def submitted(self, progress: Progress, submission: Submission) -> None:  # noqa: ARG002 - only how many count
-        """Show how many run."""
+        """Draw the moving line anew, as more run."""
         self.tick(progress)
 
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
@@ -66,18 +60,15 @@ class TerminalWatcher:
 
     def tick(self, progress: Progress) -> None:
         """Draw the moving line anew."""
-        if self._live is not None:
-            counts = ", ".join(f"{count} {outcome}" for outcome, count in progress.outcomes.items()) or "none yet"
-            line = progress.phase or f"{progress.finished}/{self._trials} trials ({counts})"
-            line += "" if progress.phase and not progress.running else f", {progress.running} running"
-            line += f", {time.monotonic() - self._start:.0f} s, {progress.where}"
-            self._live.update(Text(line), refresh=True)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in progress.outcomes.items()) or "none yet"
+        line = progress.phase or f"{progress.finished}/{self._trials} trials ({counts})"
+        line += "" if progress.phase and not progress.running else f", {progress.running} running"
+        line += f", {time.monotonic() - self._start:.0f} s, {progress.where}"
+        self._live.update(Text(line), refresh=True)
 
     def _is_news(self, result: Result, submission: Submission) -> bool:
-        value = result.metric(self._objective.metric)
-        if result.outcome is not Outcome.OK or value is None:
-            return submission.origin != SAMPLER
-        better = self._best is None or self._objective.cost(value) < self._objective.cost(self._best)
-        if better:
-            self._best = value
+        value = result.metric(self._objective.metric) if result.outcome is Outcome.OK else None
+        cost = math.inf if value is None else self._objective.cost(value)
+        better = cost < self._least_cost
+        self._least_cost = min(cost, self._least_cost)
         return better or submission.origin != SAMPLER

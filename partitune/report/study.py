@@ -60,14 +60,12 @@ def _trial_text(summary: Summary, trial: Trial) -> str:
     if result.measurement is None:
         return f"{text}{result.outcome}: {result.reason}"
     values = {objective.metric: result.metric(objective.metric) for objective in summary.objectives}
-    fresh = final is not None and bool(final.gains) and (trial.is_default or trial.number == final.last)
-    if final is not None and fresh:
+    basis = ""
+    if final is not None and final.gains and (trial.is_default or trial.number == final.last):
         means = {metric: final.means(metric) for metric in final.gains}
         values |= {metric: both[not trial.is_default] for metric, both in means.items() if both is not None}
-        ended = f" (mean of {final.pairs} fresh runs)"
-    else:
-        ended = ""
-    return text + ", ".join(f"{metric} {figure(value, metric)}" for metric, value in values.items()) + ended
+        basis = f" (mean of {final.pairs} fresh runs)"
+    return text + ", ".join(f"{metric} {figure(value, metric)}" for metric, value in values.items()) + basis
 
 
 def trials_table(title: str, trials: Sequence[Trial], objectives: Sequence[Objective]) -> Table:
@@ -90,8 +88,8 @@ def trials_table(title: str, trials: Sequence[Trial], objectives: Sequence[Objec
 
 def _draw_front(console: Output, summary: Summary) -> None:
     if summary.pareto:
-        measured = [trial.result.measurement for trial in summary.trials if trial.result.measurement is not None]
-        basis = "simulated" if all(measurement.simulated for measurement in measured) else "measured"
+        measurements = (trial.result.measurement for trial in summary.trials)
+        basis = "simulated" if all(measured is None or measured.simulated for measured in measurements) else "measured"
         console.draw(trials_table(f"Pareto front of {summary.study} ({basis})", summary.pareto, summary.objectives))
 
 
