@@ -17,7 +17,7 @@ _SHARED_FLAGS = ("tokenizer", "tokenizer_mode", "trust_remote_code")
 
 
 class VllmBench(LoadGenerator):
-    """The load generator of vLLM."""
+    """The load generator of vLLM, for any server with an OpenAI API."""
 
     name = "vllm"
     title = "vllm bench serve"
@@ -33,7 +33,7 @@ class VllmBench(LoadGenerator):
     counts_good_requests = True
 
     def words(self, load: SingleLoad, target: Target, run: LoadRun) -> Iterator[str]:
-        """`bench serve` and its flags."""
+        """`bench serve` with the flags of this load and server, greedy and without a warm-up of its own."""
         yield from ("bench", "serve", "--backend", "vllm" if target.engine == self.name else "openai")
         yield from ("--base-url", target.url, "--endpoint", "/v1/completions")
         yield from ("--model", target.model, "--served-model-name", target.served_name)

@@ -56,7 +56,7 @@ def default_flags(deployment: Deployment) -> dict[str, FlagValue]:
 
 
 def effective_flags(deployment: Deployment) -> dict[str, FlagValue]:
-    """Defaults overlaid with the deployment's flags."""
+    """Every flag that decides something here: the defaults overlaid with the deployment's own, without variables."""
     return {**default_flags(deployment), **command_flags(deployment.flags)}
 
 

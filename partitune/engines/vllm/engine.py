@@ -22,7 +22,7 @@ from partitune.engines.vllm.cuda_graphs import capture_sizes
 from partitune.engines.vllm.defaults import default_flags, effective_flags
 from partitune.engines.vllm.kernels import MEASURED
 from partitune.engines.vllm.kv_pages import cache_model
-from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, plan_kv, window_blocks
+from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, plan_kv, range_blocks
 from partitune.engines.vllm.kv_recording import verify_kv
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.logs import VllmReadout
@@ -56,7 +56,7 @@ _LEVERS_ASYNC_V1 = {
 
 
 class Vllm(Engine):
-    """The engine vLLM."""
+    """vLLM behind the protocols of an engine: each question goes to the module that knows."""
 
     name = "vllm"
     versions_read = READ
@@ -86,11 +86,15 @@ class Vllm(Engine):
     readout = VllmReadout()
 
     def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
-        """Those of budgets and memory, and whether it schedules ahead: False where it refuses the combination."""
+        """Defaults of budgets and memory, and whether it schedules ahead: False where it refuses the combination."""
         return {**default_flags(deployment), "async_scheduling": choose_regime(deployment).regime.asynchronous}
 
     def flow(self, deployment: Deployment) -> Flow:
-        """In async-v1 all merge into one batch; otherwise a request stays with those it was first scheduled with."""
+        """The regime, as a flow: in async-v1 all decode as one batch, otherwise in cohorts as first scheduled.
+
+        Raises:
+            SpecError: the engine refuses to start.
+        """
         choice, flags = regime(deployment), effective_flags(deployment)
         seqs = int(flags["max_num_seqs"])
         return Flow(
@@ -105,7 +109,7 @@ class Vllm(Engine):
         )
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
-        """The profile run of `max_num_batched_tokens` and `max_num_seqs`, within `gpu_memory_utilization`."""
+        """What the profile run has in a batch, and the share of the GPU that the engine may use."""
         flags = effective_flags(deployment)
         return MemorySettings(
             max_num_batched_tokens=int(flags["max_num_batched_tokens"]),
@@ -119,7 +123,12 @@ class Vllm(Engine):
         )
 
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
-        """Blocks, tokens and the limiting stage of one partition."""
+        """Blocks and tokens of one partition, with `num_gpu_blocks_override` and `max_model_len: -1` heeded.
+
+        Raises:
+            InfeasibleSpace: a stage owns no layer with a cache.
+            OutOfMemory: a stage cannot hold one request of max_model_len.
+        """
         blocks = whole_number(deployment.flags, "num_gpu_blocks_override", 0) or None
         model = cache_model(deployment)
         if _fits_length(deployment) and blocks is None:
@@ -127,8 +136,8 @@ class Vllm(Engine):
         return plan_kv(model, partition, free_bytes, blocks_override=blocks)
 
     def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
-        """Blocks per (stage, first layer, end layer)."""
-        return window_blocks(cache_model(deployment), free_bytes)
+        """Blocks that a stage could hold alone, per (stage, first layer, end layer), for the exact solver."""
+        return range_blocks(cache_model(deployment), free_bytes)
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:
         """Blocks of one request of max_model_len (of one token where the engine fits that), and the null block."""
@@ -146,7 +155,7 @@ class Vllm(Engine):
         record_timeline: bool = False,
         overheads: Overheads | None = None,
     ) -> Run:
-        """Fast; step by step when what every stage did is to be recorded."""
+        """Run a load by leaps; step by step where what every stage did is to be recorded."""
         settings, seconds = vllm_settings(deployment, plan), overheads or VLLM_OVERHEADS
         return simulate(requests, settings, costs, seconds, concurrency, record_timeline=record_timeline)
 

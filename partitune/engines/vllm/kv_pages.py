@@ -29,7 +29,11 @@ _HYBRID_LATENT_ALIGNMENT = 128  # TRT-LLM and FlashInfer MLA decode kernels
 
 
 def cache_model(deployment: Deployment) -> CacheModel:
-    """What the KV planner is given: pages per layer and what requests may keep in flight."""
+    """What the KV planner is given: pages per layer on one GPU, the longest request and the tokens in flight.
+
+    Raises:
+        SpecError: a cache type whose layout is not known here, or a start that the engine refuses.
+    """
     flags = effective_flags(deployment)
     longest = whole_number(flags, "max_model_len", 0)
     return CacheModel(
@@ -82,7 +86,7 @@ def layer_caches(
         alignment = max(block, _HYBRID_LATENT_ALIGNMENT) if latent else block
         block = max(block, alignment * -(-state_page // (alignment * token_bytes)))
         state_page = block * token_bytes
-    return tuple(_cache(one, block, dcp, state_page, _token_bytes(one, tp, share)) for one in blocks)
+    return tuple(_cache(layer, block, dcp, state_page, _token_bytes(layer, tp, share)) for layer in blocks)
 
 
 def _token_bytes(block: AttentionBlock, tp: int, share: float) -> int:

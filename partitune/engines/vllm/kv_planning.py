@@ -63,7 +63,11 @@ class Group:
 
 @lru_cache(maxsize=32)  # one planning asks several times, and only flags change the answer, not the partition
 def group_layers(model: CacheModel) -> tuple[Group, ...]:
-    """Groups of the whole model, layers numbered in model order (`get_kv_cache_groups`)."""
+    """Layers of the whole model by the block tables they share (`get_kv_cache_groups`).
+
+    Returns:
+        Groups of layer indices in model order; none where no layer keeps anything.
+    """
     caches = {index: cache for index, cache in enumerate(model.layers) if cache is not None}
     if not caches:
         return ()
@@ -84,7 +88,7 @@ def group_layers(model: CacheModel) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def window_blocks(model: CacheModel, free_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+def range_blocks(model: CacheModel, free_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Blocks that stage s alone could hold when it owns layers i..j-1.
 
     Args:
@@ -92,7 +96,7 @@ def window_blocks(model: CacheModel, free_bytes: NDArray[np.float64]) -> NDArray
         free_bytes: per GPU, after weights and activations; shape [stages, layers + 1, layers + 1].
 
     Returns:
-        Whole blocks, same shape; 0 where nothing is free or the window keeps no cache (the engine cannot start there).
+        Whole blocks, same shape; 0 where nothing is free or those layers keep no cache (the engine cannot start there).
     """
     layers = len(model.layers)
     block_bytes = np.zeros((layers + 1, layers + 1), dtype=np.int64)  # of layers i..j-1; 0 below the diagonal
@@ -106,7 +110,7 @@ def window_blocks(model: CacheModel, free_bytes: NDArray[np.float64]) -> NDArray
 
 
 def blocks_per_request(model: CacheModel, tokens: int) -> int:
-    """Blocks that one request of `tokens` tokens holds, over all groups."""
+    """Blocks that one request of `tokens` tokens holds at most, prompt and output together, over all groups."""
     return sum(_group_blocks(group.caches[0], model, tokens) for group in group_layers(model))
 
 

@@ -73,11 +73,11 @@ class VllmLaunch(Launch):
         return layout_flags(deployment.layout)
 
     def own_variables(self, deployment: Deployment) -> Mapping[str, str]:
-        """The model runner, where one is asked for."""
+        """The variable that picks a model runner; none where the release shall choose."""
         return {} if deployment.runner == "auto" else {"VLLM_USE_V2_MODEL_RUNNER": str(int(deployment.runner == "v2"))}
 
     def rank_placement(self, flags: Mapping[str, FlagValue], layout: Layout, nodes: int) -> RankPlacement:
-        """By the executor backend.
+        """Who puts ranks on nodes, by the executor backend. Raises SpecError for one that is not `mp` or `ray`.
 
         `--nnodes` alone spans every replica over all nodes (nnodes_within_dp); the placement has each replica on as few
         as it needs.
@@ -93,7 +93,7 @@ class VllmLaunch(Launch):
         return RankPlacement(by_ray, _ORDER_IS_OPEN if by_ray and nodes > 2 else "", refusal)
 
     def node_words(self, start: Start, node: int) -> tuple[str, ...]:
-        """Only node 0 serves; the others are headless."""
+        """Words of one node: only node 0 serves, the others are headless and meet at its address."""
         words = ["--served-model-name", start.served_name]
         if start.flags.get(_BACKEND) is None and start.ranks > 1:
             words += ["--distributed-executor-backend", "mp"]  # else a Ray cluster nearby may be taken instead
@@ -108,7 +108,7 @@ class VllmLaunch(Launch):
         return tuple(words)
 
     def node_environment(self, start: Start, node: int) -> Mapping[str, str]:
-        """The engine's own patience covers ours: whose phase took too long is for the launcher to say."""
+        """Variables of one node. The engine's own patience covers ours: whose phase took too long the launcher says."""
         variables = {"VLLM_ENGINE_READY_TIMEOUT_S": str(math.ceil(start.patience_s))}
         if start.reports_layers:
             variables["VLLM_SERVER_DEV_MODE"] = "1"

@@ -83,13 +83,13 @@ _WORDS = LogWords(
 
 
 class VllmReadout(Readout):
-    """What a server of vLLM says."""
+    """What a server of vLLM says of itself in its logs and pages."""
 
     metrics = VLLM_METRICS
     logs = _WORDS
 
     def head(self, line: str) -> Head | None:
-        """Level, time and place in the source, with the process before them."""
+        """Process, time and level that stand before a message; None where the line has no such head."""
         head = _HEAD.search(line)
         if head is None:
             return None
@@ -104,7 +104,7 @@ class VllmReadout(Readout):
         return value if isinstance(value, bool) else None
 
     def flow_name(self, predicted: str, reading: LogReading, is_async: bool | None) -> str:
-        """The regime, by the model runner and the way of scheduling."""
+        """The regime by the runner and the scheduling that were read; what was not read is as predicted."""
         regime = Regime(predicted)
         asynchronous = regime.asynchronous if is_async is None else is_async
         runner = reading.runner or regime.value.rpartition("-")[2]
@@ -113,7 +113,7 @@ class VllmReadout(Readout):
     def differences(
         self, deployment: Deployment, reading: LogReading, is_async: bool | None, kv_blocks: int | None
     ) -> Iterator[str]:
-        """Scheduling, model runner and KV blocks."""
+        """Where scheduling, model runner or number of KV blocks is not what `deployment` asked for, a sentence each."""
         asked = deployment.flags.get("async_scheduling")
         if asked is not None and is_async is not None and asked != is_async:
             yield f"async scheduling is {_on(is_async)}, asked for was {_on(bool(asked))}"

@@ -19,7 +19,6 @@ from partitune.errors import SpecError
 from partitune.models.architecture import Ffn
 
 READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
-RUNNERS = ("auto", "v1", "v2")
 _CHUNKS_FLOW = Version(0, 20)  # PR 38726: in `v1/worker/gpu_model_runner.py` of 0.20.0, not of 0.19.1
 REFUSED_SINCE = Version(0, 31)  # V1 runner with pipeline and async scheduling (PR 56250)
 _V2_FOR_ALL = Version(0, 30)
@@ -38,13 +37,11 @@ class RegimeChoice:
 
 
 def regime(deployment: Deployment) -> RegimeChoice:
-    """One of the four.
+    """Which of the four ways a start takes, and what is to be known about it.
 
     Raises:
-        SpecError: no such runner, or the engine refuses to start.
+        SpecError: the engine refuses to start.
     """
-    if deployment.runner not in RUNNERS:
-        raise SpecError(f"engine.runner: {deployment.runner!r} is not one of {', '.join(RUNNERS)}")
     choice = choose_regime(deployment)
     if choice.refusal:
         raise SpecError(choice.refusal)
@@ -52,7 +49,7 @@ def regime(deployment: Deployment) -> RegimeChoice:
 
 
 def choose_regime(deployment: Deployment) -> RegimeChoice:
-    """The same, with what the engine refuses as a value. A default runner hangs on the model before 0.30."""
+    """Like `regime`, but what the engine refuses is a value. Before 0.30 the default runner hangs on the model."""
     version, stages = parse_version(deployment.version), deployment.stages
     flag = deployment.flags.get("async_scheduling")
     asynchronous = flag if isinstance(flag, bool) else None

@@ -44,7 +44,13 @@ V2_LISTED = frozenset({
 
 
 def edge_copies(architecture: Architecture, version: Version, *, v2: bool) -> ReplicatedEmbeddings:
-    """What vLLM builds on every stage; `v2`: with the V2 model runner."""
+    """What vLLM builds on every stage though one needs it.
+
+    Args:
+        architecture: the model, known by its class.
+        version: the release.
+        v2: whether it starts on the V2 model runner.
+    """
     name = architecture.architecture
     both = name in _BOTH
     return ReplicatedEmbeddings(

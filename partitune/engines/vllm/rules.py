@@ -15,7 +15,7 @@ from partitune.engines.rules import Violation, partition_faults
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
-from partitune.engines.vllm.model_runner import RUNNERS, choose_regime
+from partitune.engines.vllm.model_runner import choose_regime
 from partitune.engines.vllm.models import NO_PIPELINE
 from partitune.engines.vllm.parallel_rules import LAYOUT_RULES, Effective, Faults, layout_flags
 
@@ -28,7 +28,7 @@ _VLLM_PY = "vLLM 0.32 config/vllm.py"
 
 
 def check_vllm(deployment: Deployment) -> tuple[Violation, ...]:
-    """Every rule that the deployment breaks."""
+    """Every rule that the deployment breaks, in the order in which a person looks for them; empty: it starts."""
     effective = effective_flags(deployment)
     broken = [Violation(*fault) for rule in _RULES for fault in rule(deployment, effective)]
     return (*broken, *partition_faults(deployment, "vLLM 0.32 distributed/utils.py, v1/core/kv_cache_utils.py"))
@@ -48,9 +48,7 @@ def _flags(deployment: Deployment, _: Effective) -> Faults:
 
 
 def _runner(deployment: Deployment, _: Effective) -> Faults:
-    if deployment.runner not in RUNNERS:
-        yield "runner", f"runner: {deployment.runner!r} is not one of {', '.join(RUNNERS)}", _VLLM_PY
-    elif refusal := choose_regime(deployment).refusal:
+    if refusal := choose_regime(deployment).refusal:
         yield "async-pipeline-v1", refusal, f"{_VLLM_PY}, PR 56250"
 
 
@@ -74,7 +72,7 @@ def _budgets(_: Deployment, effective: Effective) -> Faults:
         yield "active-seqs", f"max_num_active_seqs {active} must not exceed max_num_seqs {seqs}", _SCHEDULER_PY
 
 
-def _said_twice(deployment: Deployment, _: Effective) -> Faults:
+def _contradiction(deployment: Deployment, _: Effective) -> Faults:
     for name, value in layout_flags(deployment.layout).items():
         given = deployment.flags.get(name, value)
         if given != value:
@@ -124,4 +122,4 @@ def draft_method(effective: Effective) -> str:
     return "mtp" if method.endswith("_mtp") else method
 
 
-_RULES = (_flags, _runner, _budgets, *LAYOUT_RULES, _said_twice, _pipeline, _speculation)
+_RULES = (_flags, _runner, _budgets, *LAYOUT_RULES, _contradiction, _pipeline, _speculation)

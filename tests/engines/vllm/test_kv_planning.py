@@ -21,7 +21,7 @@ from partitune.engines.vllm.kv_planning import (
     group_layers,
     longest_request,
     plan_kv,
-    window_blocks,
+    range_blocks,
 )
 from partitune.engines.vllm.kv_recording import KvRecord, read_kv_recording, verify_kv
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
@@ -40,11 +40,11 @@ def test_all_records_agree() -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record.model} {record.partition}")
-def test_window_blocks_hold_the_same_answer(record: KvRecord) -> None:
+def test_range_blocks_hold_the_same_answer(record: KvRecord) -> None:
     layers = len(record.cache_model.layers)
     stage_bytes = np.array(record.available_bytes_per_stage, dtype=float)[:, None, None]
     free = np.broadcast_to(stage_bytes, (len(record.partition), layers + 1, layers + 1))
-    blocks = window_blocks(record.cache_model, free)
+    blocks = range_blocks(record.cache_model, free)
     ends = np.cumsum(record.partition)
     alone = blocks[np.arange(len(ends)), ends - record.partition, ends]
     assert alone.min() == record.num_blocks

@@ -15,7 +15,11 @@ from partitune.engines.vllm.scheduler.queues import Limits, Queues
 
 
 def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
-    """Move requests from waiting to running while tokens, seats and blocks last; returns their first chunks."""
+    """Move requests from waiting to running while tokens, `max_num_seqs` and blocks last.
+
+    Returns:
+        Each with the prompt tokens it reads in this step, which are taken off `limits`.
+    """
     settings, waiting, pool = queues.settings, queues.waiting, queues.pool
     chunks: list[tuple[Live, int]] = []
     skipped: list[Live] = []

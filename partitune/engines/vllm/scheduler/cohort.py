@@ -70,12 +70,12 @@ class Live:
 
     @property
     def sampled(self) -> int:
-        """Tokens sampled so far, in flight included."""
+        """How many tokens were sampled so far, those in flight included."""
         return self.base if self.cohort is None else self.base + self.cohort.scheduled - self.joined
 
     @property
     def delivered(self) -> int:
-        """Tokens that have come back to the scheduler."""
+        """How many of its tokens have come back to the scheduler."""
         done = sum(min(max(cohort.delivered, first), end) - first for cohort, first, end in self.segments)
         return done if self.cohort is None else done + max(0, self.cohort.delivered - self.joined)
 

@@ -25,7 +25,11 @@ class ExactStep:
         self._chunks: dict[Live, int] = {}
 
     def run(self) -> tuple[list[Cohort], list[tuple[Live, int]]]:
-        """Whole cohorts that are in the step, and prompt chunks; takes them off the limits."""
+        """Fill the step; what it takes goes off the limits.
+
+        Returns:
+            Whole cohorts that decode in it, and (request, prompt tokens it reads).
+        """
         queues, limits = self._queues, self._limits
         running, pool = queues.running, queues.pool
         turn: set[Cohort | None] = set(self._due)
@@ -93,7 +97,7 @@ class ExactStep:
 
 
 def move(lives: Iterable[Live], cohort: Cohort, block_size: int) -> None:
-    """Let `lives` go on in `cohort`."""
+    """Let `lives` leave their cohorts, if they are in any, and go on in `cohort`."""
     for live in lives:
         if live.cohort is not None:
             live.cohort.remove(live, block_size)

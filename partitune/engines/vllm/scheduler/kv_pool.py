@@ -64,12 +64,12 @@ class KvPool:
         return _NOTHING
 
     def adopt(self, live: Live, hit: Hit) -> None:
-        """Give `live` the blocks it found."""
+        """Give `live` the blocks it found; it holds none yet."""
         self.free -= hit.free_blocks
         live.held = hit.blocks
 
     def hold(self, live: Live, blocks: int) -> None:
-        """Give `live` so many blocks in all."""
+        """Let `live` hold so many blocks in all, more or fewer than now; they must be free."""
         self.free += live.held - blocks
         live.held = blocks
 

@@ -100,7 +100,7 @@ class Pipeline:
         return Passage(first, end, token, out)
 
     def clock(self) -> list[float]:
-        """Every time the next batch depends on."""
+        """Every time, in seconds since the run began, that the next batch depends on."""
         return [self._gate_s, *self.leave]
 
     def skip(self, costs: Sequence[BatchCost], times: int, seconds: float) -> None:

@@ -15,6 +15,7 @@ where a longer prefix than the states' was found), counted as free from the mome
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 
 from partitune.engines.vllm.scheduler.cohort import Cached, Live, Stretch
 from partitune.engines.vllm.scheduler.kv_pool import Hit, KvPool
@@ -37,7 +38,7 @@ class PrefixCache(KvPool):
         self._states: dict[tuple[str, int], list[Cached]] = {}  # (group or request, positions before) -> copies
 
     def hold(self, live: Live, blocks: int) -> None:
-        """Give `live` so many blocks in all, and forget what they held."""
+        """Let `live` hold so many blocks in all; what new ones held is forgotten."""
         self._take(blocks - live.held)
         super().hold(live, blocks)
 
@@ -63,11 +64,7 @@ class PrefixCache(KvPool):
     def find(self, live: Live) -> Hit:
         """What a waiting request could take over now, block by block of its prefix and then of its own."""
         most = (live.to_compute - 1) // self._block
-        shared: list[Cached] = []
-        for copies in self._positions(live)[:most]:
-            if not copies:
-                break
-            shared.append(copies[0])
+        shared = [copies[0] for copies in takewhile(bool, self._positions(live)[:most])]
         count = len(shared)
         if count == live.shared_blocks and live.stretches:
             mine = {position for stretch in live.stretches for position in stretch.blocks}
@@ -91,7 +88,7 @@ class PrefixCache(KvPool):
         return hit
 
     def adopt(self, live: Live, hit: Hit) -> None:
-        """Let `live` hold what it found."""
+        """Let `live` hold what it found, which nobody can take from it any more."""
         super().adopt(live, hit)
         for cached in hit.shared:
             if not cached.users:

@@ -31,7 +31,7 @@ class Limits:
 
 
 def rank(live: Live) -> tuple[int, int]:
-    """Less is served earlier and preempted later."""
+    """The order of the policy PRIORITY: less is served earlier and preempted later."""
     return live.request.priority, live.number
 
 

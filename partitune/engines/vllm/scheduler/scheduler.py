@@ -61,7 +61,7 @@ class Scheduler(Queues):
         self.wait(live)
 
     def schedule(self) -> SchedulerOutput | None:
-        """The next step; None for an empty one."""
+        """Make the next step and hand out its KV blocks, by preemption if need be; None for an empty one."""
         limits = self._limits()
         self.step += 1
         self.quiet_steps += 1
@@ -149,7 +149,7 @@ class Scheduler(Queues):
         return True
 
     def _give(self, grants: list[tuple[Live, int]], chunks: list[tuple[Live, int]]) -> None:
-        """Hand out what was found to fit."""
+        """Hand out what fits."""
         back = any(blocks < live.held for live, blocks in grants)
         if back:  # a window lets go of what was in flight: somebody may be admitted now
             self.quiet_steps = 0
@@ -217,7 +217,7 @@ class Scheduler(Queues):
         return SchedulerOutput(self.step, [], cohort, decodes, cohort.context, decodes, cohort.token_s)
 
     def deliver(self, output: SchedulerOutput, now: float) -> list[Live]:
-        """Take a step's tokens back; returns the requests that have all theirs."""
+        """Take a step's tokens back at `now` (seconds); returns the requests that have all theirs and are gone."""
         self.delivered_step = output.step
         for live, new, _ in output.chunks:
             live.in_flight -= new

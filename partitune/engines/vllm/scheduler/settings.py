@@ -90,7 +90,7 @@ class SchedulerSettings:
 
     @property
     def slots(self) -> int:
-        """Batches that may be in flight."""
+        """Batches that may be in flight, empty ones too."""
         return self.regime.queue_slots(self.stages) if self.queue_slots is None else self.queue_slots
 
     @property
@@ -120,7 +120,7 @@ VLLM_OVERHEADS = Overheads(
 
 
 def vllm_settings(deployment: Deployment, plan: KvPlan) -> SchedulerSettings:
-    """The scheduler of this start.
+    """The scheduler of a start whose KV cache is `plan`: flags over defaults, the regime, the groups of the cache.
 
     Raises:
         SpecError: the engine refuses the combination.

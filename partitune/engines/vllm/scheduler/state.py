@@ -49,7 +49,7 @@ class EngineState:
         self.tokens_on_stages = self.settings.regime in (Regime.ASYNC_V2, Regime.SYNC_V2)
 
     def send_due(self) -> None:
-        """Let the client send what it can by now."""
+        """Let the client send every request that is due by now; they wait for their admission."""
         while self.client.next_s <= self.now:
             request, sent_s = self.client.send()
             live = self.lives[request.id] = Live(request, sent_s, len(self.lives))
@@ -104,7 +104,7 @@ class EngineState:
                 self.client.done(len(finished), self.now)
 
     def result(self) -> Run:
-        """What the finished run leaves behind."""
+        """What the finished run leaves behind, requests in the order in which they were given."""
         lives = [self.lives[request.id] for request in self.requests]
         times, gaps = client_view((live.request, live.sent_s, live.token_times()) for live in lives)
         work = self.pipeline.work()

@@ -82,7 +82,7 @@ class TracedState(EngineState):
         """When a request that has not run yet could have.
 
         One that waited when the scheduler was last asked was left out for want of budget if that step read prompts; if
-        not, for want of a seat or of KV blocks, and it could not have run before now.
+        not, because of `max_num_seqs` or for want of KV blocks, and it could not have run before now.
         """
         sent_s = self.lives[request].sent_s
         if sent_s > self._scheduled_s or self._read_prompts:
@@ -107,6 +107,6 @@ class TracedState(EngineState):
             self._core.append(CoreSlice(activity, before_s, self.now, oldest.step))
 
     def result(self) -> Run:
-        """What the finished run leaves behind, with its timeline."""
+        """What the finished run leaves behind, its steps and timeline with it."""
         timeline = Timeline(self.settings.stages, self.makespan, tuple(self._batches), tuple(self._core))
         return replace(super().result(), timeline=timeline)
