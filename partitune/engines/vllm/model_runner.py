@@ -19,6 +19,7 @@ from partitune.errors import SpecError
 from partitune.models.architecture import Ffn
 
 READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
+RUNNERS = ("auto", "v1", "v2")
 _CHUNKS_FLOW = Version(0, 20)  # PR 38726: in `v1/worker/gpu_model_runner.py` of 0.20.0, not of 0.19.1
 REFUSED_SINCE = Version(0, 31)  # V1 runner with pipeline and async scheduling (PR 56250)
 _V2_FOR_ALL = Version(0, 30)

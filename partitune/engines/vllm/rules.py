@@ -15,7 +15,7 @@ from partitune.engines.rules import Violation, partition_faults
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
-from partitune.engines.vllm.model_runner import choose_regime
+from partitune.engines.vllm.model_runner import RUNNERS, choose_regime
 from partitune.engines.vllm.models import NO_PIPELINE
 from partitune.engines.vllm.parallel_rules import LAYOUT_RULES, Effective, Faults, layout_flags
 
@@ -48,7 +48,9 @@ def _flags(deployment: Deployment, _: Effective) -> Faults:
 
 
 def _runner(deployment: Deployment, _: Effective) -> Faults:
-    if refusal := choose_regime(deployment).refusal:
+    if deployment.runner not in RUNNERS:
+        yield "runner", f"runner: {deployment.runner!r} is not one of {', '.join(RUNNERS)}", _VLLM_PY
+    elif refusal := choose_regime(deployment).refusal:
         yield "async-pipeline-v1", refusal, f"{_VLLM_PY}, PR 56250"
 
 
