@@ -22,7 +22,7 @@ from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, SchedulerSettings, vllm_settings
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.partition import format_partition
+from partitune.partition import Partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -190,7 +190,7 @@ def main() -> None:
     """Print every table."""
     default = problem_of(STUDY).default_partition
     print(
-        f"Python {platform.python_version()}, {platform.machine()}; {SPACE}, partition {format_partition(default)}; "
+        f"Python {platform.python_version()}, {platform.machine()}; {SPACE}, partition {Partition(default).text}; "
         "CPU milliseconds in one process"
     )
     table(

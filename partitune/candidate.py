@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
+from partitune.partition import Partition
+
 #: The key of the layout among the flags, where files, tables and messages write a candidate.
 LAYOUT = "layout"
 #: Values a flag can take. Optuna, SQLite and JSON all know these four.
@@ -45,6 +47,11 @@ class Candidate:
         """The candidate whose `settings` these are."""
         flags = {name: value for name, value in settings.items() if name != LAYOUT}
         return cls(tuple(partition), flags, str(settings[LAYOUT]) if LAYOUT in settings else None)
+
+    @property
+    def partition_text(self) -> str:
+        """The partition as every engine spells it: `11,11,12`."""
+        return Partition(self.partition).text
 
     @property
     def settings(self) -> dict[str, FlagValue]:

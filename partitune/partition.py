@@ -66,11 +66,6 @@ def parse_partition(
     return entries
 
 
-def format_partition(partition: Sequence[int]) -> str:
-    """`Partition.text` of any sequence."""
-    return Partition(partition).text
-
-
 def _from_text(text: str, source: str) -> Partition:
     if not _DIGITS_AND_COMMAS.match(text):
         raise SpecError(

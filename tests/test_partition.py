@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitune.errors import SpecError
-from partitune.partition import Partition, format_partition, parse_partition
+from partitune.partition import Partition, parse_partition
 
 
 @given(st.lists(st.integers(1, 9999), min_size=1, max_size=64).map(tuple))
 def test_what_is_written_is_read_back(partition: tuple[int, ...]) -> None:
-    assert parse_partition(format_partition(partition)) == partition
+    assert parse_partition(Partition(partition).text) == partition
     assert parse_partition(list(partition)) == partition
 
 

@@ -33,7 +33,7 @@ from partitune.costs.roofline import RooflineCosts
 from partitune.engines.scheduling import Flow
 from partitune.errors import InfeasibleSpace, RunError
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.partition import format_partition
+from partitune.partition import Partition
 from partitune.planning.planner import Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -236,7 +236,7 @@ def _partition_note(problem: Problem, found: Distance, duration_s: float) -> str
     slower = 1 / found.factors["avoidable"] - 1
     if found.partition_gain >= INDIFFERENCE:
         return (
-            f"{format_partition(found.best_partition)} gains {100 * found.partition_gain:.1f} % output throughput "
+            f"{Partition(found.best_partition).text} gains {100 * found.partition_gain:.1f} % output throughput "
             f"(simulated); the slowest stage takes {100 * slower:.1f} % longer than the best partition's"
         )
     if _arrivals_decide(problem, duration_s):
@@ -263,7 +263,7 @@ def _partition_note(problem: Problem, found: Distance, duration_s: float) -> str
 def _advice(flow: Flow, found: Distance, stages: int) -> str:
     match found.largest:
         case "avoidable":
-            return f"move layers: {format_partition(found.best_partition)}"
+            return f"move layers: {Partition(found.best_partition).text}"
         case "whole":
             return f"a layer is too coarse for {stages} stages: fewer stages of more GPUs each"
         case "fill" if found.in_flight >= stages:

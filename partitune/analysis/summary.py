@@ -32,7 +32,6 @@ from partitune.analysis.pareto import front, knee
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
 from partitune.errors import SpecError
-from partitune.partition import format_partition
 
 #: What every row begins with.
 _COLUMNS = ("trial", "on_front", "origin", "outcome", "reason", "partition")
@@ -156,7 +155,7 @@ class Summary:
         for trial in self.trials:
             number, result, settings = trial.number, trial.result, trial.result.candidate.settings
             start = (number, number in on_front, trial.origin, result.outcome.value, result.reason)
-            partition = format_partition(result.candidate.partition)
+            partition = result.candidate.partition_text
             cells = (*start, partition, *map(settings.get, flags), *map(result.metric, metrics))
             rows.append(dict(zip(columns, cells, strict=True)))
         return rows

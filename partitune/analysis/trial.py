@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 
 from partitune.analysis.final import Phase, Run
 from partitune.candidate import DEFAULT, Result, Submission
-from partitune.partition import format_partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Trial:
     @property
     def plan_digest(self) -> str:
         """12 hex digits of the partition alone; equal partitions have equal digests in any process."""
-        return hashlib.sha256(format_partition(self.result.candidate.partition).encode()).hexdigest()[:12]
+        return hashlib.sha256(self.result.candidate.partition_text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)

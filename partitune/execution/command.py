@@ -24,7 +24,6 @@ from partitune.execution.server.gates import read_window
 from partitune.execution.server.measurement import measure_windows, measured
 from partitune.execution.server.setup import LoadCommands, Setup
 from partitune.export.deploy import export, served_model
-from partitune.partition import format_partition
 from partitune.spec.runner import filled
 
 _NAME = "command"
@@ -97,7 +96,7 @@ def command_for(
     load_file.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     model, notes = served_model(problem)
     values = {
-        "partition": format_partition(candidate.partition),
+        "partition": candidate.partition_text,
         "env_file": str(exported.env_file),
         "config": str(exported.config),
         "load_file": str(load_file),

@@ -13,7 +13,6 @@ from rich.table import Table
 from partitune.analysis.comparison import gain
 from partitune.analysis.figures import figure, flags_text, gib, percent
 from partitune.candidate import Objective, Result, StageReport
-from partitune.partition import format_partition
 from partitune.report.output import Output, table
 from partitune.spec.objectives import METRICS, NEEDS, by_load
 
@@ -39,7 +38,7 @@ Cells = Mapping[str, object]  # of one row, by column
 
 def print_explained(console: Output, explained: Explained, default: Explained | None) -> None:
     """The per-stage table of one candidate, what limits it, and the comparison with the default."""
-    partition, flags = format_partition(explained.candidate.partition), flags_text(explained.candidate.settings)
+    partition, flags = explained.candidate.partition_text, flags_text(explained.candidate.settings)
     title = "  ".join(part for part in (partition, flags, f"({explained.regime}, simulated)") if part)
     _print_stages(console, explained, title)
     result, measured = explained.result, explained.result.measurement
@@ -125,7 +124,7 @@ def _print_against_default(console: Output, explained: Explained, default: Expla
         rows.append((name, figure(before, name), figure(after, name), change))
     if default.result.measurement is None:
         console.say(f"the engine's default cannot run here: {default.result.reason}")
-    title = f"against the engine's default {format_partition(default.candidate.partition)}"
+    title = f"against the engine's default {default.candidate.partition_text}"
     console.draw(table(title, ("metric", "default", "this", "change"), rows, ("default", "this", "change")))
 
 
@@ -139,7 +138,7 @@ def _figures_table(title: str, whole: Mapping[str, float], loads: Mapping[str, M
 def print_result(console: Output, result: Result, title: str = "") -> None:
     """How a candidate ended, every figure, the stages, and what limits."""
     candidate, measured = result.candidate, result.measurement
-    text = f"{format_partition(candidate.partition)}   {flags_text(candidate.settings)}"
+    text = f"{candidate.partition_text}   {flags_text(candidate.settings)}"
     console.say(f"{title}{result.outcome} {result.reason}".rstrip(), text.rstrip())
     if measured is None:
         return

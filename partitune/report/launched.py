@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from partitune.partition import format_partition
+from partitune.partition import Partition
 
 if TYPE_CHECKING:  # values to draw: what works them out is not imported
     from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # values to draw: what works them out is not imported
 
 def dry_run_lines(commands: LaunchCommands, loads: Sequence[ProcessCommand], files: Mapping[str, str]) -> Iterator[str]:
     """The lines of a dry run."""
-    yield f"# partition {format_partition(commands.partition)}, served as {commands.served_name} at {commands.url}"
+    yield f"# partition {Partition(commands.partition).text}, served as {commands.served_name} at {commands.url}"
     for note in commands.notes:
         yield f"# {note}"
     for name, text in files.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partitune.analysis.figures import figure
-from partitune.partition import format_partition
 from partitune.report.output import Output, table
 
 if TYPE_CHECKING:  # a value to draw: what works it out is not imported
@@ -18,7 +17,7 @@ def print_compared(console: Output, compared: Compared) -> None:
     rows = (
         (
             row.layout.name,
-            format_partition(row.result.candidate.partition),
+            row.result.candidate.partition_text,
             row.idle_gpus,
             *(figure(value, name) for name, value in row.metrics.items()),
             row.result.reason,

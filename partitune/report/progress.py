@@ -17,7 +17,6 @@ from rich.text import Text
 
 from partitune.analysis.figures import figure
 from partitune.candidate import SAMPLER, Objective, Outcome, Result, Submission
-from partitune.partition import format_partition
 
 if TYPE_CHECKING:  # values to draw: what works them out is not imported
     from partitune.search.budget import Progress
@@ -54,7 +53,7 @@ class TerminalWatcher:
         if not submission.repeat and self._is_news(result, submission):
             name = self._objective.metric
             value = result.reason or f"{name} {figure(result.metric(name), name)}"
-            partition = format_partition(result.candidate.partition)
+            partition = result.candidate.partition_text
             self.said(f"trial {number} ({submission.label}) {partition} {result.outcome}: {value}")
         self.tick(progress)
 

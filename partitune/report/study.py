@@ -11,7 +11,6 @@ from partitune.analysis.figures import figure, flags_text, percent
 from partitune.analysis.judgement import Judgement
 from partitune.analysis.significance import CONFIDENCE
 from partitune.candidate import Objective, Outcome
-from partitune.partition import format_partition
 from partitune.report.explained import print_result
 from partitune.report.output import Output, table
 
@@ -56,7 +55,7 @@ def _sentences(summary: Summary, stopped: str, *, every: bool) -> Iterable[str]:
 def _trial_text(summary: Summary, trial: Trial) -> str:
     """Its figures: those of its fresh runs beside the default's where there are any."""
     result, final = trial.result, summary.final
-    text = f"trial {trial.number}  {format_partition(result.candidate.partition)}  "
+    text = f"trial {trial.number}  {result.candidate.partition_text}  "
     if result.measurement is None:
         return f"{text}{result.outcome}: {result.reason}"
     values = {objective.metric: result.metric(objective.metric) for objective in summary.objectives}
@@ -76,7 +75,7 @@ def trials_table(title: str, trials: Sequence[Trial], objectives: Sequence[Objec
         (
             trial.number,
             trial.origin,
-            format_partition(trial.result.candidate.partition),
+            trial.result.candidate.partition_text,
             flags_text(trial.result.candidate.settings),
             *(figure(trial.result.metric(name), name) for name in names),
             *((trial.result.outcome.value, trial.result.reason) if ended else ()),
@@ -126,7 +125,7 @@ def _draw_final(console: Output, summary: Summary, final: Judgement) -> None:
         rows.append(
             (
                 f"{finalist.trial}{' (default)' * trial.is_default}",
-                format_partition(trial.result.candidate.partition),
+                trial.result.candidate.partition_text,
                 flags_text(trial.result.candidate.settings),
                 f"{finalist.runs}{f', {finalist.failed} failed' * bool(finalist.failed)}",
                 figure(trial.result.metric(name), name),

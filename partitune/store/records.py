@@ -23,7 +23,6 @@ from sqlalchemy import Table
 from partitune.analysis.final import Phase
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Candidate, FlagValue, Measurement, Outcome, Result, StageReport, flaw_in
-from partitune.partition import format_partition
 from partitune.store.cells import Reader, cell_of, json_object, one_of, partition, printable, reject, time, to_json
 from partitune.store.schema import Base, RepeatRow, RevisionRow, ScreenedRow, StageRow, StudyRow, TrialRow
 
@@ -190,7 +189,7 @@ def columns_of(record: Ended) -> Cells:
     """The columns of a record but for its study, and without its stages. Its result has no flaw."""
     result, measurement = record.result, record.result.measurement
     columns = {
-        "partition": format_partition(result.candidate.partition),
+        "partition": result.candidate.partition_text,
         "knobs": to_json(result.candidate.settings),
         "digest": result.candidate.digest,
         "outcome": result.outcome.value,

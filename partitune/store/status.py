@@ -14,7 +14,6 @@ from typing import Any
 from partitune.analysis.pareto import best_by
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome
-from partitune.partition import format_partition
 from partitune.store import Store, StudyState
 
 #: Trials that the rate is taken from.
@@ -91,7 +90,7 @@ class StudyStatus:
             parts.append(f"about {_span(self.minutes_left)} left")
         if self.best is not None:
             value = self.best.result.metric(self.objective.metric)
-            partition = format_partition(self.best.result.candidate.partition)
+            partition = self.best.result.candidate.partition_text
             what = "best single run" if self.final_runs else "best"  # which trial to use is for `show` to say
             parts.append(f"{what} {self.objective.metric} {value:.4g} (trial {self.best.number}, {partition})")
         return ", ".join(parts)

@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from partitune.analysis.trial import Repeat, Trial
-from partitune.partition import format_partition
 from partitune.store.location import locate
 
 #: A log that grows beyond this becomes the old one; the old one before it goes.
@@ -51,7 +50,7 @@ class TrialLog:
             "time": datetime.now(UTC).isoformat(),
             "trial": ended.number if isinstance(ended, Trial) else ended.trial,
             "origin": ended.origin,
-            "partition": format_partition(result.candidate.partition),
+            "partition": result.candidate.partition_text,
             "knobs": result.candidate.settings,
             "outcome": result.outcome.value,
             "reason": result.reason,

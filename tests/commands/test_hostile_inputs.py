@@ -28,7 +28,7 @@ from partitune.errors import PartituneError, SpecError
 from partitune.export.env_file import parse, render
 from partitune.jobs.home import Home
 from partitune.models.reader import load_architecture
-from partitune.partition import format_partition, parse_partition
+from partitune.partition import Partition, parse_partition
 from partitune.planning.resolve import resolve
 from partitune.search.space import Space
 from partitune.simulation.workload import read_trace
@@ -106,7 +106,7 @@ def test_vectors(text: str) -> None:
     with suppress(SpecError):
         found = parse_partition(text, stages=2, layers=36)
         assert sum(found) == 36
-        assert parse_partition(format_partition(found), stages=2, layers=36) == found
+        assert parse_partition(Partition(found).text, stages=2, layers=36) == found
 
 
 @given(

@@ -20,7 +20,7 @@ from partitune.execution.processes.launch import LaunchCommands
 from partitune.execution.readout.engine_readout import read_logs
 from partitune.execution.server.http_probe import WorkerLayers, server_config, worker_layers
 from partitune.execution.server.running_server import RunningServer
-from partitune.partition import Partition, format_partition
+from partitune.partition import Partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 
@@ -73,7 +73,7 @@ def flow_name(problem: Problem, deployment: Deployment, running: Running) -> str
 
 
 def _partition(problem: Problem, launch: LaunchCommands, running: Running) -> Iterator[str]:
-    asked = format_partition(launch.partition)
+    asked = Partition(launch.partition).text
     if running.layers:
         rows = sorted({(row.stage, row.first, row.end) for row in running.layers})
         held = Partition(end - first for _, first, end in rows)
@@ -83,10 +83,10 @@ def _partition(problem: Problem, launch: LaunchCommands, running: Running) -> It
         elif held != launch.partition:
             yield f"the partition is {held.text}, asked for was {asked} ({launch.partition_env})"
     elif running.reading.own_split is not None and running.reading.own_split != launch.partition:
-        own = format_partition(running.reading.own_split)
+        own = Partition(running.reading.own_split).text
         yield f"the engine split the layers by itself ({own}) and did not see {launch.partition_env}={asked}"
     elif _looks_like_the_default(problem, launch.partition, running.reading):
-        own = format_partition(problem.default_partition)
+        own = problem.default_partition.text
         yield f"the weights of the stages are those of the engine's own split {own}, asked for was {asked}"
 
 
