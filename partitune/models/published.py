@@ -16,7 +16,6 @@ class Counts(StrEnum):
     TEXT = "text"
     DRAFTED = "text+drafter"
     SEEING = "text+vision"
-    ALL = "text+drafter+vision"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +52,18 @@ def _model(
     repository: str, params: float, counts: Counts, where: str, *aliases: str, name: str | None = None
 ) -> CatalogModel:
     short = repository.split("/", 1)[1]
-    return CatalogModel(
-        name or short.lower(),
-        repository,
-        f"{repository.replace('/', '--')}.json",
-        params,
-        counts,
-        where,
-        (repository, short, *aliases),
-    )
+    file = f"{repository.replace('/', '--')}.json"
+    return CatalogModel(name or short.lower(), repository, file, params, counts, where, (repository, short, *aliases))
 
 
-_T, _D, _S, _A = Counts.TEXT, Counts.DRAFTED, Counts.SEEING, Counts.ALL
+_T, _D, _S = Counts.TEXT, Counts.DRAFTED, Counts.SEEING
+_HUB = "Hugging Face safetensors count: {}"
 MODELS: tuple[CatalogModel, ...] = (
     _model("moonshotai/Kimi-K3", 2.8e12, _T, "model card: 2.8T", "kimi_k3", "k3"),
     _model("moonshotai/Kimi-K2-Instruct", 1.04e12, _T, "technical report: 1.04T", name="kimi-k2"),
     _model("moonshotai/Kimi-K2.5", 1.04e12, _T, "model card: 1T, the backbone of Kimi-K2 (1.04T)"),
     _model(
-        "moonshotai/Kimi-Linear-48B-A3B-Instruct",
-        49.1e9,
-        _T,
-        "Hugging Face safetensors count: 49B; name: 48B",
-        name="kimi-linear-48b",
+        "moonshotai/Kimi-Linear-48B-A3B-Instruct", 49.1e9, _T, _HUB.format("49B; name: 48B"), name="kimi-linear-48b"
     ),
     _model("deepseek-ai/DeepSeek-V2", 236e9, _T, "model card: 236B"),
     _model("deepseek-ai/DeepSeek-V3", 671e9, _T, "README: 671B main model, 14B MTP", "deepseek-ai/DeepSeek-V3.1"),
@@ -83,14 +72,14 @@ MODELS: tuple[CatalogModel, ...] = (
     _model("deepseek-ai/DeepSeek-V4-Flash", 284e9, _T, "model card: 284B"),
     _model("deepseek-ai/DeepSeek-V4-Pro", 1.6e12, _D, "model card: 1.6T"),
     _model("zai-org/GLM-4.5-Air", 106e9, _T, "model card: 106B; safetensors count 110B with MTP"),
-    _model("zai-org/GLM-4.6", 357e9, _D, "Hugging Face safetensors count: 357B", "zai-org/GLM-4.7", "glm-4.7"),
+    _model("zai-org/GLM-4.6", 357e9, _D, _HUB.format("357B"), "zai-org/GLM-4.7", "glm-4.7"),
     _model("zai-org/GLM-5", 744e9, _T, "technical report: 744B"),
-    _model("zai-org/GLM-5.1", 754e9, _D, "Hugging Face safetensors count: 754B"),
-    _model("zai-org/GLM-5.2", 753e9, _D, "Hugging Face safetensors count: 753B"),
-    _model("zai-org/GLM-5.3", 753e9, _D, "Hugging Face safetensors count: 753B"),
+    _model("zai-org/GLM-5.1", 754e9, _D, _HUB.format("754B")),
+    _model("zai-org/GLM-5.2", 753e9, _D, _HUB.format("753B")),
+    _model("zai-org/GLM-5.3", 753e9, _D, _HUB.format("753B")),
     _model("MiniMaxAI/MiniMax-M1", 456e9, _T, "model card: 456B", "MiniMaxAI/MiniMax-M1-80k"),
-    _model("MiniMaxAI/MiniMax-M2.5", 229e9, _T, "Hugging Face safetensors count: 229B"),
-    _model("MiniMaxAI/MiniMax-M2.7", 229e9, _T, "Hugging Face safetensors count: 229B"),
+    _model("MiniMaxAI/MiniMax-M2.5", 229e9, _T, _HUB.format("229B")),
+    _model("MiniMaxAI/MiniMax-M2.7", 229e9, _T, _HUB.format("229B")),
     _model("MiniMaxAI/MiniMax-M3", 428e9, _S, "model card: 428B with the vision tower"),
     _model("Qwen/Qwen3-8B", 8.2e9, _T, "model card: 8.2B"),
     _model("Qwen/Qwen3-32B", 32.8e9, _T, "model card: 32.8B"),
@@ -113,31 +102,11 @@ MODELS: tuple[CatalogModel, ...] = (
         "llama-8b",
         name="llama-3.1-8b",
     ),
-    _model(
-        "meta-llama/Meta-Llama-3.1-70B",
-        70.6e9,
-        _T,
-        "Hugging Face safetensors count: 70.6B",
-        "llama-70b",
-        name="llama-3.1-70b",
-    ),
-    _model(
-        "meta-llama/Meta-Llama-3.1-405B",
-        406e9,
-        _T,
-        "Hugging Face safetensors count: 406B",
-        "llama-405b",
-        name="llama-3.1-405b",
-    ),
-    _model(
-        "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
-        402e9,
-        _S,
-        "Hugging Face safetensors count: 402B",
-        name="llama-4-maverick",
-    ),
-    _model("mistralai/Mixtral-8x7B-v0.1", 46.7e9, _T, "Hugging Face safetensors count: 46.7B", name="mixtral-8x7b"),
-    _model("mistralai/Mixtral-8x22B-v0.1", 141e9, _T, "Hugging Face safetensors count: 141B", name="mixtral-8x22b"),
+    _model("meta-llama/Meta-Llama-3.1-70B", 70.6e9, _T, _HUB.format("70.6B"), "llama-70b", name="llama-3.1-70b"),
+    _model("meta-llama/Meta-Llama-3.1-405B", 406e9, _T, _HUB.format("406B"), "llama-405b", name="llama-3.1-405b"),
+    _model("meta-llama/Llama-4-Maverick-17B-128E-Instruct", 402e9, _S, _HUB.format("402B"), name="llama-4-maverick"),
+    _model("mistralai/Mixtral-8x7B-v0.1", 46.7e9, _T, _HUB.format("46.7B"), name="mixtral-8x7b"),
+    _model("mistralai/Mixtral-8x22B-v0.1", 141e9, _T, _HUB.format("141B"), name="mixtral-8x22b"),
     _model("mistralai/Mistral-Large-Instruct-2407", 123e9, _T, "model card: 123B", name="mistral-large-2407"),
     _model(
         "mistralai/Mistral-Large-4-1T-A52B", 1.05e12, _T, "Vercel AI gateway model page: 1.05T", name="mistral-large-4"
@@ -154,13 +123,7 @@ MODELS: tuple[CatalogModel, ...] = (
     _model("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", 550e9, _T, "model card: 550B", name="nemotron-3-ultra"),
     _model("XiaomiMiMo/MiMo-V2-Flash", 309e9, _T, "model card: 309B"),
     _model("stepfun-ai/Step-3.7-Flash", 196e9, _T, "vLLM recipe: 196B language backbone, 1.8B vision encoder"),
-    _model(
-        "ai21labs/AI21-Jamba-1.5-Mini",
-        51.6e9,
-        _T,
-        "Hugging Face safetensors count: 51.6B; card: 52B",
-        name="jamba-1.5-mini",
-    ),
+    _model("ai21labs/AI21-Jamba-1.5-Mini", 51.6e9, _T, _HUB.format("51.6B; card: 52B"), name="jamba-1.5-mini"),
 )
 
 _BY_ALIAS = {alias.lower(): model for model in MODELS for alias in (model.name, *model.aliases)}
