@@ -25,7 +25,6 @@ class Seat:
 
     node: int  # 0-based
     first_gpu: int  # on that node, as the launcher counts its ranks
-    first_rank: int  # of the whole deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Placement:
     @property
     def expert_nodes(self) -> int:
         """Nodes that the experts of one layer are spread over, at most over the stages."""
-        return max(len({replica[stage].node for replica in self.seats}) for stage in range(self.stages))
+        return max(len({seat.node for seat in of_stage}) for of_stage in zip(*self.seats, strict=True))
 
 
 _GIB = 1 << 30
@@ -103,16 +102,16 @@ def place(
     listed = [gpus] if isinstance(gpus, Gpu) else list(gpus)
     amounts = [float(reserved_gib)] if isinstance(reserved_gib, int | float) else list(reserved_gib)
     total = nodes * gpus_per_node
-    width = layout.tp * layout.pcp
-    starts = [[seat.node * gpus_per_node + seat.first_gpu for seat in replica] for replica in seats]
-    spans = [[slice(start, start + width) for start in replica] for replica in starts]
-    per_stage = tuple(weakest(members) for members in _members("gpus", listed, layout, spans, total))
-    reserved = [max(members) for members in _members("reserved_gib", amounts, layout, spans, total)]
+    stages = list(zip(*seats, strict=True))
+    starts = [[seat.node * gpus_per_node + seat.first_gpu for seat in of_stage] for of_stage in stages]
+    owned = [[start + rank for start in of_stage for rank in range(layout.tp * layout.pcp)] for of_stage in starts]
+    per_stage = tuple(weakest(members) for members in _members("gpus", listed, owned, total))
+    reserved = [max(members) for members in _members("reserved_gib", amounts, owned, total)]
     for stage, (gpu, gib) in enumerate(zip(per_stage, reserved, strict=True)):
         if not 0 <= gib * _GIB < gpu.memory_bytes:
             room = gpu.memory_bytes / _GIB
             raise SpecError(f"cluster: reserved_gib of stage {stage} is {gib}; {gpu.name} has 0 to {room:.1f} GiB")
-    overrides = dict(boundary_links or {})
+    overrides = boundary_links or {}
     if wrong := [b for b in overrides if not 1 <= b < layout.pp]:
         raise SpecError(
             f"cluster: links names boundary {wrong[0]}; {layout.pp} stages have boundaries 1 to {layout.pp - 1}"
@@ -125,9 +124,9 @@ def place(
 
     links = []
     for boundary in range(1, layout.pp):
-        crosses = any(replica[boundary - 1].node != replica[boundary].node for replica in seats)
+        crosses = [seat.node for seat in stages[boundary - 1]] != [seat.node for seat in stages[boundary]]
         links.append(overrides.get(boundary) or joining(per_stage[boundary - 1 : boundary + 1], crosses))
-    apart = any(len({replica[stage].node for replica in seats}) > 1 for stage in range(layout.pp))
+    apart = any(len({seat.node for seat in of_stage}) > 1 for of_stage in stages)
     return Placement(
         gpus=per_stage,
         reserved_bytes=tuple(round(gib * _GIB) for gib in reserved),
@@ -142,11 +141,8 @@ def place(
 
 def weakest(gpus: Sequence[Gpu]) -> Gpu:
     """What GPUs that work in step amount to: the least of each figure, under the name of the slowest."""
-    slowest = min(gpus, key=lambda gpu: gpu.bandwidth_bytes_s)
-    if all(gpu == slowest for gpu in gpus):
-        return slowest
     return replace(
-        slowest,
+        min(gpus, key=lambda gpu: gpu.bandwidth_bytes_s),
         memory_bytes=min(gpu.memory_bytes for gpu in gpus),
         bf16_flops_s=min(gpu.bf16_flops_s for gpu in gpus),
         fp8_flops_s=min(gpu.fp8_flops_s for gpu in gpus),
@@ -154,32 +150,28 @@ def weakest(gpus: Sequence[Gpu]) -> Gpu:
     )
 
 
-def _members(
-    key: str, values: Sequence[_Value], layout: Layout, spans: Sequence[Sequence[slice]], total: int
-) -> list[list[_Value]]:
+def _members(key: str, values: Sequence[_Value], owned: list[list[int]], total: int) -> list[list[_Value]]:
     """The entries of a list that belong to each stage; it has one, one per stage, or one per GPU of the cluster."""
-    if len(values) in (1, layout.pp):
-        return [[value] for value in (list(values) * layout.pp)[: layout.pp]]
+    if len(values) == 1:
+        return [list(values)] * len(owned)
+    if len(values) == len(owned):
+        return [[value] for value in values]
     if len(values) != total:
-        raise SpecError(
-            f"cluster: {key} has {len(values)} entries; give one for all, {layout.pp}, one per stage, or {total}, one "
-            "per GPU"
-        )
-    return [[value for replica in spans for value in values[replica[stage]]] for stage in range(layout.pp)]
+        several = f"{len(owned)}, one per stage, or {total}, one per GPU"
+        raise SpecError(f"cluster: {key} has {len(values)} entries; give one for all, {several}")
+    return [[values[gpu] for gpu in gpus] for gpus in owned]
 
 
 def _seats(nodes: int, gpus_per_node: int, layout: Layout, order: RankOrder) -> tuple[tuple[Seat, ...], ...]:
     width = layout.tp * layout.pcp
     on_node = _ranks_per_node(nodes, gpus_per_node, layout)
-    seats = []
-    for replica in range(layout.dp):
-        row = []
-        for stage in range(layout.pp):
-            outside = order is RankOrder.REPLICAS_OUTSIDE
-            group = replica * layout.pp + stage if outside else stage * layout.dp + replica
-            row.append(Seat(group * width // on_node, group * width % on_node, group * width))
-        seats.append(tuple(row))
-    return tuple(seats)
+
+    def seat(replica: int, stage: int) -> Seat:
+        outside = order is RankOrder.REPLICAS_OUTSIDE
+        group = replica * layout.pp + stage if outside else stage * layout.dp + replica
+        return Seat(*divmod(group * width, on_node))
+
+    return tuple(tuple(seat(replica, stage) for stage in range(layout.pp)) for replica in range(layout.dp))
 
 
 def _ranks_per_node(nodes: int, gpus_per_node: int, layout: Layout) -> int:
