@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.resources import files
 
 
 class Counts(StrEnum):
@@ -40,6 +41,10 @@ class CatalogModel:
     counts: Counts
     where: str
     aliases: tuple[str, ...] = ()
+
+    def config_text(self) -> str:
+        """Its config.json as shipped, with `_source` and `_notes` beside the makers' keys."""
+        return files("partitune.models").joinpath("configs", self.file).read_text(encoding="utf-8")
 
     def repository_called(self, name: str) -> str:
         """The repository of this architecture that `name` means: GLM-4.7 for `glm-4.7`, an alias of `glm-4.6`."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 from partitune.errors import SpecError, nearest
 from partitune.models.architecture import Architecture, Edges
 from partitune.models.families import FAMILIES, plain
 from partitune.models.fields import Fields
-from partitune.models.published import MODELS, CatalogModel, catalog_names, find_model
+from partitune.models.published import MODELS, catalog_names, find_model
 from partitune.models.quantisation import read_quantisation
 from partitune.models.stack import FamilyReader
 from partitune.models.vision import read_vision
@@ -75,7 +74,8 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
     table = vocabulary * hidden
     vision = read_vision(outer, hidden)
     context = text.integer_or_none("max_position_embeddings", "max_seq_len", high=2**31)
-    notes = [*stack.notes, *vision.notes, *_catalog_notes(outer)]
+    of_catalog = (note for note in outer.sequence("_notes") or [] if isinstance(note, str))
+    notes = [*stack.notes, *vision.notes, *of_catalog]
     if context is None:
         notes.append(f"max_position_embeddings is missing; {_CONTEXT_DEFAULT} is assumed")
     if outer.has("audio_config"):
@@ -111,25 +111,19 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
 def _text_fields(outer: Fields) -> Fields:
     """The section that describes the language model, with what only the wrapper says filled in."""
     inner = outer
-    path = ""
     for _ in range(2):  # Qwen-Omni: thinker_config.text_config
-        section = next((inner.section(key) for key in _WRAPPERS if inner.has(key)), None)
-        if section is None:
-            break
-        inner, path = section, section.path
-    if inner is outer:
-        return outer
+        inner = next((inner.section(key) for key in _WRAPPERS if inner.has(key)), None) or inner
     filled = {
         key: outer.data[key]
         for key in ("tie_word_embeddings", "quantization_config", "vocab_size")
         if outer.has(key) and not inner.has(key)
     }
-    return Fields({**inner.data, **filled}, outer.source, path)
+    return Fields({**inner.data, **filled}, outer.source, inner.path)
 
 
 def _class_name(fields: Fields) -> str:
     names = fields.sequence("architectures") or [""]
-    if not names or not isinstance(names[0], str):
+    if not isinstance(names[0], str):
         raise fields.error("architectures", "allowed is a list of class names")
     return names[0]
 
@@ -157,10 +151,6 @@ def _family(text: Fields, outer: Fields, class_name: str) -> FamilyReader:
     return plain.GENERIC
 
 
-def _catalog_notes(outer: Fields) -> list[str]:
-    return [note for note in outer.sequence("_notes") or [] if isinstance(note, str)]
-
-
 def load_architecture(name_or_path: str | Path) -> Architecture:
     """An Architecture by catalog name (`kimi-k3`, `moonshotai/Kimi-K3`), config.json, or folder that holds one.
 
@@ -169,11 +159,14 @@ def load_architecture(name_or_path: str | Path) -> Architecture:
     """
     path = _existing_config(name_or_path)
     if path is not None:
-        return read_architecture(_with_hf_quant(_parse(path), path), name=_path_name(path), source=str(path))
+        name = path.resolve().parent.name if path.name == "config.json" else path.name.removesuffix(".json")
+        return read_architecture(_with_hf_quant(_parse(path), path), name=name, source=str(path))
     model = find_model(str(name_or_path))
     if model is None:
         raise SpecError(_unknown(str(name_or_path)))
-    return _from_catalog(model, model.repository_called(str(name_or_path)))
+    source = f"partitune/models/configs/{model.file}"
+    architecture = read_architecture(_decode(model.config_text(), source), name=model.name, source=source)
+    return replace(architecture, repository=model.repository_called(str(name_or_path)))
 
 
 def _existing_config(name_or_path: str | Path) -> Path | None:
@@ -202,16 +195,6 @@ def _unknown(name: str) -> str:
         f"model {short!r} is not in the catalog (nearest: {', '.join(names)}) and no such file exists; "
         "pass the path of a config.json, or of the folder that holds one, as ./My-Model"
     )
-
-
-def _path_name(path: Path) -> str:
-    return path.resolve().parent.name if path.name == "config.json" else path.name.removesuffix(".json")
-
-
-def _from_catalog(model: CatalogModel, repository: str) -> Architecture:
-    source = f"partitune/models/configs/{model.file}"
-    text = files("partitune.models").joinpath("configs", model.file).read_text(encoding="utf-8")
-    return replace(read_architecture(_decode(text, source), name=model.name, source=source), repository=repository)
 
 
 def _parse(path: Path) -> dict[str, object]:

@@ -79,7 +79,9 @@ def _attention(counter: WeightCounter, shape: _Shape, ratio: int) -> AttentionBl
         state += _compressor(counter, "indexer.", shape, shape.index_width, ratio)
         kv_bytes += index_key_bytes(shape.index_width) / ratio
         index_flops = 2.0 * shape.index_heads * shape.index_width / ratio
-    _hyper_connection(counter, shape)
+    # Mixing weights of the residual streams before attention and before the experts, float32.
+    mixes = (2 + shape.streams) * shape.streams
+    counter.vector(2 * (mixes * shape.streams * shape.hidden + mixes + 3), bytes_each=4, whole=True)
     return AttentionBlock(
         kind=Attention.SPARSE if ratio > 1 else Attention.SLIDING,
         **counter.totals(),
@@ -92,12 +94,6 @@ def _attention(counter: WeightCounter, shape: _Shape, ratio: int) -> AttentionBl
         topk=shape.index_topk * ratio if ratio == _INDEXED_RATIO else None,
         indexer_flops_per_pair=index_flops,
     )
-
-
-def _hyper_connection(counter: WeightCounter, shape: _Shape) -> None:
-    """Mixing weights of the residual streams before attention and before the experts, float32."""
-    mixes = (2 + shape.streams) * shape.streams
-    counter.vector(2 * (mixes * shape.streams * shape.hidden + mixes + 3), bytes_each=4, whole=True)
 
 
 def read(fields: Fields) -> Stack:

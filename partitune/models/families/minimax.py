@@ -39,17 +39,17 @@ def read_m1(fields: Fields) -> Stack:
     return Stack(count, blocks)
 
 
-def _indexer(fields: Fields) -> tuple[Indexer | None, Fields | None]:
+def _indexers(fields: Fields, layers: int) -> list[Indexer | None]:
     section = fields.section("sparse_attention_config")
     if section is None or not section.flag("use_sparse_attention", default=True):
-        return None, None
-    block = section.integer("sparse_block_size", high=65_536)
+        return [None] * layers
     indexer = Indexer(
+        topk=section.integer("sparse_block_size", high=65_536) * section.integer("sparse_topk_blocks", high=65_536),
         heads=section.integer("sparse_num_index_heads", high=65_536),
         width=section.integer("sparse_index_dim", high=65_536),
-        topk=block * section.integer("sparse_topk_blocks", high=65_536),
     )
-    return indexer, section
+    marks = section.per_layer("sparse_attention_freq", layers, {0, 1})
+    return [indexer if marks is None or marks[layer] == 1 else None for layer in range(layers)]
 
 
 def read_m3(fields: Fields) -> Stack:
@@ -66,13 +66,11 @@ def read_m3(fields: Fields) -> Stack:
     )
     routed = dense_prefix(fields, count)
     ffn = routed_or_dense(fields, experts, routed, inner if all(routed) else fields.integer("dense_intermediate_size"))
-    indexer, section = _indexer(fields)
-    marks = section.per_layer("sparse_attention_freq", count, {0, 1}) if section is not None else None
-    indexed = [mark == 1 for mark in marks] if marks is not None else [indexer is not None] * count
+    indexers = _indexers(fields, count)
 
     def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
-        chooses = indexer if indexed[index] else None
-        attention = grouped_query(module.inside("self_attn"), shape, norm_params=2 * shape.width, indexer=chooses)
+        counter, norms = module.inside("self_attn"), 2 * shape.width
+        attention = grouped_query(counter, shape, norm_params=norms, indexer=indexers[index])
         return attention, ffn(module.inside("mlp"), index)
 
     notes = ("MTP modules named in the config are not counted: the published checkpoint does not hold them",)
