@@ -61,7 +61,7 @@ def model_with(name: str, changes: Mapping[str, object], path: Path) -> str:
     known = find_model(name)
     if known is None or not changes:
         return known.name if known else name
-    config = json.loads(resources.files("partitune.models").joinpath("configs", known.file).read_text("utf-8"))
+    config = json.loads(known.config_text())
     config.get("text_config", config).update(changes)
     path.write_text(json.dumps(config), encoding="utf-8")
     return str(path)
