@@ -62,7 +62,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBlock(Block):
-    """One token mixer."""
+    """One token mixer: what it computes and keeps, for every token and for a sequence."""
 
     kind: Attention
     flops_per_pair: float = 0.0  # score and value products per (new token, context token) pair; 0 for state kinds

@@ -121,9 +121,6 @@ class Quantisation:
         return BF16
 
 
-UNQUANTISED = Quantisation()
-
-
 def read_quantisation(config: Fields) -> Quantisation:
     """The Quantisation of a `quantization_config` (or of an `hf_quant_config.json` put under that key).
 
@@ -132,7 +129,7 @@ def read_quantisation(config: Fields) -> Quantisation:
     """
     section = config.section("quantization_config")
     if section is None:
-        return UNQUANTISED
+        return Quantisation()
     method = section.text("quant_method") or ("modelopt" if section.has("quant_algo", "quantization") else "")
     kept = ModuleNames(section, "modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
     if method in _ONE_FORMAT:
@@ -211,10 +208,10 @@ def _modelopt(section: Fields, kept: ModuleNames) -> Quantisation:
     layers = inner.section("quantized_layers")
     if algorithm != "MIXED_PRECISION" or layers is None:
         raise inner.wrong("quant_algo", algorithm, f"one of {', '.join(formats)}, MIXED_PRECISION")
-    rules: list[tuple[ModuleNames | None, WeightFormat]] = []
-    for name, wanted in formats.items():
-        sections = {module: layers.section(module) for module in layers.data}
-        modules = [at for at, entry in sections.items() if entry and entry.text("quant_algo").upper() == name]
-        if modules:
-            rules.append((ModuleNames(Fields({"modules": modules}, inner.source, inner.path), "modules"), wanted))
-    return Quantisation(tuple(rules), kept)
+    modules: dict[str, list[str]] = {name: [] for name in formats}
+    for module in layers.data:
+        entry = layers.section(module)
+        if entry and (name := entry.text("quant_algo").upper()) in modules:
+            modules[name].append(module)
+    named = Fields(modules, inner.source, inner.path)
+    return Quantisation(tuple((ModuleNames(named, name), formats[name]) for name in formats), kept)

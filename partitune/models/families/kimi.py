@@ -47,8 +47,8 @@ def read(fields: Fields) -> Stack:
     residual_block = fields.integer_or_none("attn_res_block_size", high=LAYERS_MAX)
 
     def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
-        mixer = module.inside("self_attn")
-        attention = kda(mixer, delta) if index in linear else latent(mixer, shape, output_gate=gated)
+        counter = module.inside("self_attn")
+        attention = kda(counter, delta) if index in linear else latent(counter, shape, output_gate=gated)
         return attention, ffn(module.inside("mlp"), index)
 
     return Stack(

@@ -43,9 +43,10 @@ def read(fields: Fields) -> Stack:
     ffn = routed_or_dense(fields, experts, [layer and number > 1 for layer in routed], inner)
 
     def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
-        attention = (
-            grouped_query(module.inside("self_attn"), shape) if full[index] else mamba(module.inside("mamba"), mixer)
-        )
+        if full[index]:
+            attention = grouped_query(module.inside("self_attn"), shape)
+        else:
+            attention = mamba(module.inside("mamba"), mixer)
         return attention, ffn(module.inside("feed_forward"), index)
 
     return Stack(count, blocks)

@@ -32,8 +32,8 @@ def read_m1(fields: Fields) -> Stack:
     )
 
     def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
-        mixer = module.inside("self_attn")
-        attention = grouped_query(mixer, shape) if softmax[index] else lightning(mixer, shape)
+        counter = module.inside("self_attn")
+        attention = grouped_query(counter, shape) if softmax[index] else lightning(counter, shape)
         return attention, mixture(module.inside("mlp"), experts)
 
     return Stack(count, blocks)

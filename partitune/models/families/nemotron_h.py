@@ -6,8 +6,6 @@ block is a layer here: an MLP is a layer without attention, a Mamba block one wi
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from partitune.models.architecture import Attention, AttentionBlock, Ffn, FfnBlock
 from partitune.models.attention import grouped_query
 from partitune.models.families.grouped import draft_layers, experts_and_visits, head_shape
@@ -35,7 +33,7 @@ def pattern(fields: Fields, letters_key: str, names_key: str) -> list[str]:
     return [str(name) for name in fields.per_layer(names_key, len(names), _NAMES) or []]
 
 
-def _experts(fields: Fields, hidden: int) -> ExpertShape:
+def _experts(fields: Fields, hidden: int, *, bias: bool) -> ExpertShape:
     shared = fields.integer("n_shared_experts", default=0, low=0, high=1024)
     width = fields.integer("moe_shared_expert_intermediate_size", default=0, low=0)
     return ExpertShape(
@@ -45,6 +43,7 @@ def _experts(fields: Fields, hidden: int) -> ExpertShape:
         shared=shared * width,
         latent=fields.integer_or_none("moe_latent_size"),
         gated=False,
+        bias=bias,
     )
 
 
@@ -61,13 +60,13 @@ def read(fields: Fields) -> Stack:
     shape = head_shape(fields)
     bias = fields.flag("attention_bias", default=False)
     mlp_bias = fields.flag("mlp_bias", default=False)
-
     drafted = draft_layers(fields)
     draft_kinds = pattern(fields, "mtp_hybrid_override_pattern", "mtp_layers_block_type") * drafted if drafted else []
 
     def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
-        counter, kind = module.inside("mixer"), [*kinds, *draft_kinds][index]
+        counter = module.inside("mixer")
         attention, ffn = AttentionBlock(kind=Attention.NONE), FfnBlock(kind=Ffn.NONE)
+        kind = [*kinds, *draft_kinds][index]
         if kind == "mamba":
             attention = mamba2(counter, fields.shape(Mamba2Shape))
         elif kind == "attention":
@@ -75,7 +74,7 @@ def read(fields: Fields) -> Stack:
         elif kind == "mlp":
             ffn = dense(counter, shape.hidden, fields.integer("intermediate_size"), gated=False, bias=mlp_bias)
         else:
-            ffn = mixture(counter, replace(_experts(fields, shape.hidden), bias=mlp_bias))
+            ffn = mixture(counter, _experts(fields, shape.hidden, bias=mlp_bias))
         return attention, ffn
 
     return Stack(len(kinds), blocks, norms=1, drafted=len(draft_kinds), fusions=drafted if draft_kinds else 0)
