@@ -21,7 +21,6 @@ import numpy as np
 
 from partitune.costs.blocks import rank_bytes
 from partitune.costs.cost_model import Floats
-from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.hardware.placement import Placement
 from partitune.models.architecture import Architecture, Ffn, Layer
@@ -57,7 +56,8 @@ class MemorySettings:
     max_num_seqs: int
     gpu_memory_utilization: float = 0.92  # vLLM's default since 0.19 (config/cache.py)
     share_flag: str = "gpu_memory_utilization"  # the engine's flag that says so
-    static_share: bool = False  # SGLang: the utilisation is of what is free at start, and holds weights and KV only
+    #: SGLang: the utilisation is of what is free at start, and holds weights and KV only; a batch works beside it.
+    static_share: bool = False
     graph_sizes: int = 0  # batch sizes for which CUDA graphs are captured
     drafter: bool = False  # the checkpoint's MTP module is loaded: on the last stage
     drafter_embedding: bool = False  # the drafter there reads the target's embedding
@@ -86,9 +86,8 @@ class StageMemory:
     runtime_bytes: float  # context and communicators
     load_copy_bytes: float  # one layer more while weights are read and repacked (assumed), gone afterwards
     in_flight_bytes: float  # fresh receive tensors of one step: outside the engine's budget, inside the card
-    static_share: bool = False  # a batch works beside the budget, not in it
-    share_flag: str = "gpu_memory_utilization"  # the engine's flag that says how much it may use
-    #: The largest value of it that starts here; None when the configured one does. vLLM 0.32 request_memory
+    settings: MemorySettings
+    #: The largest utilisation that starts here; None when the configured one does. vLLM 0.32 request_memory
     #: (`v1/worker/utils.py`) refuses to start when less is free than it asks for, its own runtime already counted.
     utilization_to_set: float | None = None
 
@@ -100,7 +99,7 @@ class StageMemory:
     @property
     def non_kv_bytes(self) -> float:
         """Everything the engine subtracts from its budget."""
-        return self.weight_bytes + self.runtime_bytes + (0.0 if self.static_share else self.batch_bytes)
+        return self.weight_bytes + self.runtime_bytes + (0.0 if self.settings.static_share else self.batch_bytes)
 
     @property
     def batch_bytes(self) -> float:
@@ -132,7 +131,7 @@ class StageMemory:
     def serve_missing_bytes(self) -> float:
         """How far serving misses: no KV left in the budget, or in-flight tensors beyond what the card has over."""
         spare = self.total_bytes - self.reserved_bytes - self.budget_bytes
-        if self.static_share:
+        if self.settings.static_share:
             return max(0.0, -self.kv_bytes, self.in_flight_bytes + self.batch_bytes - spare)
         return max(0.0, -self.kv_bytes, self.in_flight_bytes - spare - max(0.0, self.kv_bytes))
 
@@ -151,7 +150,7 @@ class StageMemory:
             what = "too little beside weights and KV" if self.kv_bytes > 0 else "nothing left for KV"
             return f"{name}: {self.serve_missing_bytes / _GIB:.1f} GiB short of serving, {what}"
         at_most = self.utilization_to_set
-        lower = "" if at_most is None else f"; starts only with {self.share_flag} {at_most} or less"
+        lower = "" if at_most is None else f"; starts only with {self.settings.share_flag} {at_most} or less"
         return f"{name}: fits, {self.kv_bytes / _GIB:.1f} GiB for KV{lower}"
 
 
@@ -165,7 +164,9 @@ class MemoryModel:
         self._weights = np.concatenate([[0.0], np.cumsum(self._layer_bytes)])
         tokens = -(-settings.max_num_batched_tokens // layout.pcp)  # of one rank
         self._token_bytes = tokens * architecture.hidden_size * architecture.dtype_bytes
-        self._widths = [_widest(layer, architecture.hidden_size, layout) for layer in layers]
+        widths = [_widest(layer, architecture.hidden_size, layout) / architecture.hidden_size for layer in layers]
+        #: Peak of the profile run by widest layer: hidden states, residual and one temporary, and its intermediates.
+        self._peaks = [(3.0 + width) * self._token_bytes for width in widths]
 
     def stage(self, stage: int, first: int, stop: int) -> StageMemory:
         """Memory of `stage` when it holds layers `first` ... `stop` - 1 (0-based)."""
@@ -179,7 +180,7 @@ class MemoryModel:
             budget_bytes=self._budget(stage),
             layer_weight_bytes=float(self._weights[stop] - self._weights[first]),
             edge_weight_bytes=self._edge_weights(stage),
-            activation_bytes=self._activations(max(self._widths[first:stop], default=0.0)),
+            activation_bytes=max(self._peaks[first:stop], default=3.0 * self._token_bytes),
             receive_bytes=handoff + self._bank(stop),
             logits_bytes=self._logits(stage),
             vision_bytes=self._vision(stage),
@@ -187,8 +188,7 @@ class MemoryModel:
             runtime_bytes=self._runtime(),
             load_copy_bytes=max(self._layer_bytes[first:stop], default=0.0),
             in_flight_bytes=handoff,
-            static_share=self.settings.static_share,
-            share_flag=self.settings.share_flag,
+            settings=self.settings,
             utilization_to_set=self._utilization_to_set(stage),
         )
 
@@ -206,14 +206,13 @@ class MemoryModel:
         held_layers = boundaries - boundaries[:, np.newaxis]  # stop - first
         weights = self._weights - self._weights[:, np.newaxis]
         largest = _largest_of_spans(self._layer_bytes)
-        activations = (3.0 + _largest_of_spans(self._widths) / self.architecture.hidden_size) * self._token_bytes
+        activations = _largest_of_spans(self._peaks)
         banks = np.array([self._bank(stop) for stop in range(layers + 1)])
         handoffs = np.array([[self.architecture.handoff_vectors(first)] for first in range(layers + 1)])
         tensor = np.empty((stages, layers + 1, layers + 1))
-        alike: dict[tuple[Gpu, int, bool, bool], int] = {}  # inner stages of one GPU and reserve differ in nothing
-        for stage, gpu in enumerate(self.placement.gpus):
-            reserved = self.placement.reserved_bytes[stage]
-            twin = alike.setdefault((gpu, reserved, stage == 0, stage == stages - 1), stage)
+        alike: dict[object, int] = {}  # inner stages of one GPU and reserve differ in nothing
+        for stage, kind in enumerate(zip(self.placement.gpus, self.placement.reserved_bytes, strict=True)):
+            twin = alike.setdefault((kind, stage == 0, stage == stages - 1), stage)
             if twin != stage:
                 tensor[stage] = tensor[twin]
                 continue
@@ -276,10 +275,6 @@ class MemoryModel:
         if stage != self.placement.stages - 1:
             return 0.0
         return float(self.settings.max_num_seqs * self.architecture.edges.vocab_size * _BYTES_PER_LOGIT)
-
-    def _activations(self, widest: float) -> float:
-        """Peak of the profile run: hidden states, residual and one temporary, and the widest block's intermediates."""
-        return (3.0 + widest / self.architecture.hidden_size) * self._token_bytes
 
     def _bank(self, stop: int) -> float:
         """K3's residual bank of a stage that ends before layer `stop` (vLLM 0.32 kimi_k3/nvidia/model.py:1331)."""

@@ -46,6 +46,6 @@ def start_warnings(resolved: ResolvedCandidate) -> tuple[str, ...]:
     if not short:
         return ()
     stages = f"stage{'s' if len(short) > 1 else ''} {', '.join(map(str, short))}"
-    flag = resolved.memory[0].share_flag
+    flag = resolved.memory[0].settings.share_flag
     share = resolved.problem.engine.effective_flags(resolved.deployment)[flag]
     return (f"{flag} {share} does not start on {stages}; set {min(short.values())} or less",)
