@@ -6,7 +6,7 @@ any disagreement is exit code 1. A file of schedules is read as those of the eng
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,22 +40,18 @@ class Verified:
 
 def verify_schedules(files: Sequence[str]) -> list[Verified]:
     """Simulate every recorded schedule. Raises SpecError for a file that is not a recording."""
-    return _verify(files, lambda engine, path: engine.verify_schedules(path))
+    return [_verified(file, _recorded_engine(Path(file)).verify_schedules(Path(file))) for file in files]
 
 
 def verify_kv(files: Sequence[str]) -> list[Verified]:
     """Plan the KV cache of every record. Raises SpecError for a file that is not a recording."""
-    return _verify(files, lambda engine, path: engine.verify_kv(path))
+    return [_verified(file, _recorded_engine(Path(file)).verify_kv(Path(file))) for file in files]
 
 
-def _verify(files: Sequence[str], agreements_of: Callable[[Engine, Path], Sequence[Agreement]]) -> list[Verified]:
-    verified = []
-    for file in files:
-        agreements = agreements_of(_recorded_engine(Path(file)), Path(file))
-        differing = [agreement for agreement in agreements if not agreement.agrees]
-        first = f"{differing[0].where}: {differing[0].difference}" if differing else ""
-        verified.append(Verified(file, len(agreements), len(agreements) - len(differing), first))
-    return verified
+def _verified(file: str, agreements: Sequence[Agreement]) -> Verified:
+    differing = [agreement for agreement in agreements if not agreement.agrees]
+    first = f"{differing[0].where}: {differing[0].difference}" if differing else ""
+    return Verified(file, len(agreements), len(agreements) - len(differing), first)
 
 
 class _Record(BaseModel):
