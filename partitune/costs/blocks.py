@@ -94,8 +94,6 @@ def rank_bytes(block: AttentionBlock | FfnBlock, tp: int) -> float:
 class _Projections:
     """The GEMMs of a block on one rank."""
 
-    __slots__ = ("bytes", "curve", "flops_per_token", "launches", "origin")
-
     def __init__(self, block: AttentionBlock | FfnBlock, gpu: Gpu, tp: int, launches: int) -> None:
         self.curve, self.origin = curve(f"gemm/{_GEMM_OF_DTYPE.get(block.dtype, 'bf16')}", gpu)
         self.bytes = rank_bytes(block, tp)
@@ -111,9 +109,6 @@ class _Projections:
 
 class AttentionTime:
     """Seconds of one token mixer on one TP rank."""
-
-    __slots__ = ("_fitted", "_fitted_prompts", "_mix", "_mix_measured", "_project", "_project_measured",
-                 "_small_s", "absent", "origins")  # fmt: skip
 
     def __init__(
         self, block: AttentionBlock, hidden_size: int, gpu: Gpu, layout: Layout, kernels: Kernels | None
@@ -145,8 +140,6 @@ class AttentionTime:
 
 class _FittedAttention:
     """The mixer of a block by the fitted curves; `project` is its GEMMs."""
-
-    __slots__ = ("_block", "_decode", "_heads", "_kv_bytes", "_prefill", "_state_bytes", "_tp", "origins", "project")
 
     def __init__(self, block: AttentionBlock, gpu: Gpu, tp: int, dcp: int) -> None:
         self._block, self._tp = block, tp
@@ -224,11 +217,6 @@ def _attended(block: AttentionBlock, pairs: float, tokens: int) -> float:
 class FfnTime:
     """Seconds of one feed-forward block on one TP rank: dense or shared part, and routed experts."""
 
-    __slots__ = (
-        "_common", "_common_measured", "_expert_tokens", "_imbalance", "_portions", "_routed",
-        "_routed_measured", "_shared", "_small_s", "absent", "origins",
-    )  # fmt: skip
-
     def __init__(
         self, block: FfnBlock, hidden_size: int, gpu: Gpu, layout: Layout, expert_kernel: str, kernels: Kernels | None
     ) -> None:
@@ -276,8 +264,6 @@ def _tokens_at_experts(layout: Layout) -> int:
 
 class _FittedExperts:
     """Routed experts by the fitted curve, as a function of the tokens."""
-
-    __slots__ = ("_block", "_curve", "_moved_s_per_token", "_ranks", "origin")
 
     def __init__(self, block: FfnBlock, hidden_size: int, gpu: Gpu, layout: Layout, kernel: str) -> None:
         if f"moe/{kernel}" not in fits():

@@ -8,10 +8,8 @@ measurements. Nothing is stretched: a head shape or number format that no table 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
-from partitune.costs.measured.grids import Grid
-from partitune.costs.measured.mixers import ContextMixer, Mixer, StateMixer
+from partitune.costs.measured.grids import ContextMixer, Grid, Mixer, StateMixer
 from partitune.costs.measured.operations import Kernels
 from partitune.models.architecture import Attention, AttentionBlock, FfnBlock, Matrix
 
@@ -110,23 +108,16 @@ def _gemms(matrices: Iterable[Matrix], tp: int, kernels: Kernels, kv_heads: int 
     return Grid.sum(kernels.gemm(max(outputs, _TILE), inputs, dtype) for (_, inputs, dtype), outputs in shapes.items())
 
 
-class MeasuredFfn(NamedTuple):
-    """What of a feed-forward block was measured, by rows."""
-
-    common: Grid | None = None  # a dense MLP, or what every token passes before its experts
-    shared: Grid | None = None  # shared experts, where the block has them
-    routed: Grid | None = None
-
-
 def measured_ffn(
     block: FfnBlock, tp: int, expert_cut: int, expert_ranks: int, kernels: Kernels | None, expert_kernel: str
-) -> MeasuredFfn:
-    """The measured parts of a feed-forward block on one of `tp` ranks.
+) -> tuple[Grid | None, Grid | None, Grid | None]:
+    """What of a feed-forward block was measured on one of `tp` ranks, by rows.
 
-    Its experts are spread over `expert_ranks` ranks, each of them cut over `expert_cut`.
+    A dense MLP (or what every token passes before its experts), shared experts, and routed ones, which are spread over
+    `expert_ranks` ranks, each of them cut over `expert_cut`.
     """
     if kernels is None:
-        return MeasuredFfn()
+        return None, None, None
     shared = [matrix for matrix in block.matrices if matrix.name.startswith(_SHARED)]
     common = [matrix for matrix in block.matrices if not matrix.name.startswith(_SHARED)]
     routed = None
@@ -135,17 +126,10 @@ def measured_ffn(
         up = shapes["up_proj"]
         dtype = expert_kernel if (up.dtype, expert_kernel) == _MXFP8_ACTIVATIONS else _EXPERT_TYPES.get(up.dtype)
         if dtype is not None:
-            routed = kernels.experts(
-                up.inputs,
-                up.outputs,
-                block.experts,
-                block.experts_per_token,
-                tp=expert_cut,
-                ep=expert_ranks,
-                dtype=dtype,
-                gated="gate_proj" in shapes,
-            )
+            shape = up.inputs, up.outputs, block.experts, block.experts_per_token
+            gated = "gate_proj" in shapes
+            routed = kernels.experts(*shape, tp=expert_cut, ep=expert_ranks, dtype=dtype, gated=gated)
     common_grid, shared_grid = (_gemms(matrices, tp, kernels) for matrices in (common, shared))
     if not common or common_grid is None or shared_grid is None:
-        return MeasuredFfn(routed=routed)  # the fitted curve covers both
-    return MeasuredFfn(common_grid, shared_grid if shared else None, routed)
+        return None, None, routed  # the fitted curve covers both
+    return common_grid, shared_grid if shared else None, routed

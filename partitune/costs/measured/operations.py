@@ -16,8 +16,7 @@ from functools import cache
 from typing import NamedTuple
 
 from partitune.costs.fitted import SYSTEMS
-from partitune.costs.measured.grids import Grid
-from partitune.costs.measured.mixers import ContextMixer, StateMixer
+from partitune.costs.measured.grids import ContextMixer, Grid, StateMixer
 from partitune.costs.measured.tables import Operation, Table, installed_release
 from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
@@ -33,10 +32,6 @@ _UNFUSED_NORMS_S = {"h100_sxm": 45e-6, "h200_sxm": 43e-6, "gb200": 40e-6, "b300_
 _FLASHINFER_EXPERTS = frozenset({"w4a8_mxfp4_mxfp8"})
 _ALL_REDUCE_RANKS = (2, 4, 8)
 _EAGERLY_TIMED = frozenset({"causal_conv1d_fn_qkv3"})
-
-
-#: Kernels of a prompt and of a decode, whose times are summed.
-Phases = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Measured(NamedTuple):
@@ -61,7 +56,8 @@ class MeasuredEngine:
     """What was measured of an engine, and under which names; the engine hands it in."""
 
     tables: Measured
-    state_kernels: tuple[tuple[str, Phases], ...]  # operation -> its kernels
+    #: Operation -> its kernels of a prompt and of a decode, whose times are summed.
+    state_kernels: tuple[tuple[str, tuple[tuple[str, ...], tuple[str, ...]]], ...]
     whole_latent_block: bool  # MLA with its projections; otherwise its kernels alone
 
 
@@ -144,10 +140,12 @@ class Kernels:
         shape = (hidden, key_heads, width, value_heads, width, 4)
 
         def all_of(names: tuple[str, ...], phase: str) -> Grid | None:
-            kernels = ((name, Operation(operation, (name, phase, *shape))) for name in names)
+            prompts = phase == "context"
             return Grid.sum(
-                table.by_rows(kernel, prompts=phase == "context", eager=name in _EAGERLY_TIMED)
-                for name, kernel in kernels
+                table.by_rows(
+                    Operation(operation, (name, phase, *shape)), prompts=prompts, eager=name in _EAGERLY_TIMED
+                )
+                for name in names
             )
 
         names = dict(self.engine.state_kernels)[operation]

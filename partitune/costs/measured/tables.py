@@ -8,12 +8,12 @@ the package would compute, or borrow from another engine, is refused here and le
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from functools import cache
 from importlib import metadata
@@ -86,9 +86,21 @@ class Table:
     def _answers(
         self, operation: Operation, batches: Sequence[tuple[int, int, int]], *, prompts: bool
     ) -> list[float] | None:
-        """Seconds for every (sequences, length, past); None when one was not measured."""
+        """Seconds for every (sequences, length, past), kept or asked for; None when one was not measured."""
         question = json.dumps([_FORMAT, *astuple(self), operation.name, *operation.arguments, prompts])
-        return _kept(question, lambda: self._ask(operation, batches, prompts=prompts))
+        with suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
+            kept = json.loads(_kept_at(question).read_text("utf-8"))
+            if kept["question"] == question:
+                seconds: list[float] | None = kept["seconds"]
+                return seconds
+        answer = self._ask(operation, batches, prompts=prompts)
+        with suppress(OSError, RuntimeError):
+            path = _kept_at(question)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_suffix(f".{os.getpid()}")
+            draft.write_text(json.dumps({"question": question, "seconds": answer}), "utf-8")
+            draft.replace(path)
+        return answer
 
     def _ask(
         self, operation: Operation, batches: Sequence[tuple[int, int, int]], *, prompts: bool
@@ -150,30 +162,8 @@ def _open(table: Table) -> tuple[Any, Any]:
     return view, EngineHandle.for_database(view)
 
 
-def _kept(question: str, ask: Callable[[], list[float] | None]) -> list[float] | None:
-    """The answer kept in the cache directory, else asked for and kept."""
-    directory = _cache_directory()
-    if directory is None:
-        return ask()
-    path = directory / f"{hashlib.sha256(question.encode()).hexdigest()[:32]}.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        kept = json.loads(path.read_text("utf-8"))
-        if kept["question"] == question:
-            seconds: list[float] | None = kept["seconds"]
-            return seconds
-    answer = ask()
-    with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"question": question, "seconds": answer}), "utf-8")
-        draft.replace(path)
-    return answer
-
-
-def _cache_directory() -> Path | None:
-    given = os.environ.get("XDG_CACHE_HOME")
-    try:
-        base = Path(given) if given else Path.home() / ".cache"
-    except RuntimeError:  # no home
-        return None
-    return base / "partitune" / "kernels" / str(installed_release())
+def _kept_at(question: str) -> Path:
+    """Where the answer to `question` is kept. Raises RuntimeError where nobody has a home."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = f"{hashlib.sha256(question.encode()).hexdigest()[:32]}.json"
+    return base / "partitune" / "kernels" / str(installed_release()) / name
