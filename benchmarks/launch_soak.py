@@ -31,7 +31,7 @@ import yaml
 from partitune.candidate import Result
 from partitune.errors import StoreError
 from partitune.execution.processes.ledger import Ledger, RecordedStart
-from partitune.execution.processes.node import LocalNode
+from partitune.execution.processes.node import Node
 from partitune.execution.processes.process_supervisor import descendants, start_ticks
 from partitune.store import Store
 from tests.fake_engine import PROGRAM
@@ -193,7 +193,7 @@ class Half:
             os.kill(pid, signal.SIGKILL)
         ledger = Ledger(self.state / "started")
         while ledger.starts() and time.monotonic() < deadline + GONE_S:  # a Ray worker may still be looking itself
-            LocalNode("127.0.0.1", self.state).clean()
+            Node("127.0.0.1", self.state).clean()
             time.sleep(0.5)
         for one in ledger.starts():
             self.broken.append(

@@ -82,7 +82,7 @@ def command_for(
         Refused: the engine's own rules forbid it, or it cannot be written down.
     """
     server, problem = load.server, load.problem
-    runner, engine = server.runner, server.engine
+    runner = server.runner
     server.check(candidate)
     env_file, result = Path(node.scratch_file(trial, "deploy.env")), node.scratch_file(trial, "result.json")
     try:
@@ -107,7 +107,7 @@ def command_for(
         "port": str(port),
         "seed": str(seed),
         "nodes": str(problem.placement.node_count),
-        "gpus_per_node": str(server.gpus // problem.placement.node_count),
+        "gpus_per_node": str(problem.layout.gpus // problem.placement.node_count),
         "folder": str(runner.absolute(".")),
     }
     launch = LaunchCommands(
@@ -117,7 +117,6 @@ def command_for(
         port=port,
         processes=(server.process(node.host, runner.program(filled(runner.command, values))),),
         partition=candidate.partition,
-        partition_env=engine.partition_env,
         notes=notes,
         sees_port=False,
     )

@@ -35,7 +35,7 @@ def choose_driver(problem: Problem, space: SearchSpace, runner: Runner) -> Drive
         return SiteDriver(problem, runner)
     from partitune.execution.command import CommandDriver
     from partitune.execution.processes.node import LocalNodes
-    from partitune.execution.ray.nodes import RayNodes
+    from partitune.execution.ray.actors import RayNodes
     from partitune.execution.server.server_driver import ServerDriver
     from partitune.execution.server.setup_checks import setup_for
 

@@ -57,7 +57,7 @@ def _process_json(process: ProcessCommand) -> dict[str, Any]:
         "node": process.node,
         "host": process.host,
         "argv": list(process.argv),
-        "env": process.shown_env,
+        "env": {name: "***" if name in process.secrets else value for name, value in process.env.items()},
         "unset": list(process.unset),
     }
 

@@ -17,7 +17,7 @@ from partitune.execution.driver import Driver
 from partitune.execution.drivers import choose_driver
 from partitune.execution.pools.choice import choose_pool
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
-from partitune.execution.processes.node import LocalNode
+from partitune.execution.processes.node import Node
 from partitune.execution.ray.cluster import reach
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.planning.problem import Problem
@@ -121,7 +121,7 @@ def _of_command(driver: CommandDriver, candidate: Candidate) -> DryRun:
     """The files are written for a moment, as the command would find them."""
     with tempfile.TemporaryDirectory(prefix="partitune-") as folder:
         first, *others = driver.setup.on_layout_of(candidate).loads
-        node = LocalNode("127.0.0.1", Path(folder))
+        node = Node("127.0.0.1", Path(folder))
         commands, _ = command_for(first, candidate, node, _TRIAL, first.window_seeds[0])
         files = {str(path): path.read_text() for path in sorted((Path(folder) / "trials" / _TRIAL).iterdir())}
     if others:

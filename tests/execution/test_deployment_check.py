@@ -27,7 +27,7 @@ NOTHING = read_logs([""], VLLM)
 def plan(partition: tuple[int, ...] = (20, 16), nodes: int = 1) -> LaunchCommands:
     processes = tuple(ProcessCommand(node, "h", ("vllm",), {}) for node in range(nodes))
     stage_nodes = (0, 0) if nodes == 1 else (0, 1)
-    return LaunchCommands("t", "vllm", "t", 1, processes, partition, "VLLM_PP_LAYER_PARTITION", stage_nodes=stage_nodes)
+    return LaunchCommands("t", "vllm", "t", 1, processes, partition, stage_nodes=stage_nodes)
 
 
 def layers(*rows: tuple[int, int, int]) -> tuple[WorkerLayers, ...]:

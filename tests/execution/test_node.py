@@ -17,7 +17,7 @@ import pytest
 from partitune.errors import LaunchFailed, NodeLost
 from partitune.execution.processes import trial_files
 from partitune.execution.processes.ledger import Ledger
-from partitune.execution.processes.node import LocalNode, PortState
+from partitune.execution.processes.node import Node, PortState
 from tests.contracts.node import LISTEN, NodeContract, plan, python
 from tests.execution.test_process_supervisor import FAMILY, wait_until
 
@@ -26,8 +26,8 @@ SLEEP = ("sleep", "60")
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[LocalNode]:
-    made = LocalNode("127.0.0.1", tmp_path, release_s=0.3)
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node("127.0.0.1", tmp_path, release_s=0.3)
     yield made
     made.close()
 
@@ -46,14 +46,14 @@ def port_of(listener: socket.socket) -> int:
 
 class TestLocalNode(NodeContract):
     @pytest.fixture
-    def node(self, tmp_path: Path) -> Iterator[LocalNode]:
-        made = LocalNode("127.0.0.1", tmp_path)
+    def node(self, tmp_path: Path) -> Iterator[Node]:
+        made = Node("127.0.0.1", tmp_path)
         yield made
         made.close()
 
 
 def test_a_partition_in_the_nodes_own_environment_does_not_reach_the_engine(
-    node: LocalNode, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "12,12")
     monkeypatch.setenv("KEPT", "here")
@@ -63,7 +63,7 @@ def test_a_partition_in_the_nodes_own_environment_does_not_reach_the_engine(
     assert "KEPT=here" in node.log("engine").splitlines()
 
 
-def test_a_start_is_recorded_until_it_is_proved_to_be_gone(node: LocalNode, tmp_path: Path) -> None:
+def test_a_start_is_recorded_until_it_is_proved_to_be_gone(node: Node, tmp_path: Path) -> None:
     node.start("engine", "t", python(FAMILY), None)
     wait_until(lambda: node.log("engine").count("\n") == 3)
     started = Ledger(tmp_path / "started").starts()
@@ -73,7 +73,7 @@ def test_a_start_is_recorded_until_it_is_proved_to_be_gone(node: LocalNode, tmp_
     assert Ledger(tmp_path / "started").starts() == []
 
 
-def test_one_that_ignores_sigterm_gets_its_grace_and_no_more(node: LocalNode) -> None:
+def test_one_that_ignores_sigterm_gets_its_grace_and_no_more(node: Node) -> None:
     text = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
     node.start("engine", "t", python(text), None)
     wait_until(lambda: node.log("engine") == "1\n")
@@ -82,7 +82,7 @@ def test_one_that_ignores_sigterm_gets_its_grace_and_no_more(node: LocalNode) ->
     assert 1.0 <= time.monotonic() - begin < 6.0
 
 
-def test_supervisors_that_were_both_killed_are_made_up_for(node: LocalNode, tmp_path: Path) -> None:
+def test_supervisors_that_were_both_killed_are_made_up_for(node: Node, tmp_path: Path) -> None:
     node.start("engine", "t", python(FAMILY), None)
     wait_until(lambda: node.log("engine").count("\n") == 3)
     start = Ledger(tmp_path / "started").starts()[0]
@@ -97,7 +97,7 @@ def test_supervisors_that_were_both_killed_are_made_up_for(node: LocalNode, tmp_
 
 
 class TestPorts:
-    def test_a_port_that_is_shared_is_not_ours(self, node: LocalNode, listener: socket.socket) -> None:
+    def test_a_port_that_is_shared_is_not_ours(self, node: Node, listener: socket.socket) -> None:
         """vLLM opens its port with SO_REUSEPORT: two servers get the requests by chance."""
         node.start("engine", "t", python(LISTEN, str(port_of(listener))), port_of(listener))
         wait_until(lambda: node.port_state(port_of(listener), "engine") is PortState.OURS)
@@ -105,7 +105,7 @@ class TestPorts:
         assert node.port_state(port_of(listener), "engine") is PortState.FOREIGN
         listener.close()
 
-    def test_nothing_is_started_on_a_taken_port(self, node: LocalNode, listener: socket.socket, tmp_path: Path) -> None:
+    def test_nothing_is_started_on_a_taken_port(self, node: Node, listener: socket.socket, tmp_path: Path) -> None:
         listener.listen()
         with pytest.raises(LaunchFailed, match=f"port {port_of(listener)} of 127.0.0.1 is taken by another program"):
             node.start("engine", "t", plan(*SLEEP), port_of(listener))
@@ -114,7 +114,7 @@ class TestPorts:
 
 class TestQuarantine:
     def test_what_is_left_keeps_others_from_starting_until_it_is_gone(
-        self, node: LocalNode, listener: socket.socket
+        self, node: Node, listener: socket.socket
     ) -> None:
         """As a container that outlives its `docker run` and holds the port."""
         port = port_of(listener)
@@ -128,7 +128,7 @@ class TestQuarantine:
         assert node.stop("engine", 1.0) == ()
 
     def test_memory_that_a_gpu_does_not_give_back_is_left(
-        self, node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         used = tmp_path / "used"
         used.write_text("GPU-a, 0, 500\nGPU-b, 1, 400\n")
@@ -151,10 +151,10 @@ import os, sys
 from pathlib import Path
 from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import Ledger
-from partitune.execution.processes.node import LocalNode
+from partitune.execution.processes.node import Node
 folder = Path(sys.argv[1])
 plan = ProcessCommand(0, "h", (sys.executable, "-c", sys.argv[2]), {})
-LocalNode("127.0.0.1", folder).start("engine", "left", plan, None)
+Node("127.0.0.1", folder).start("engine", "left", plan, None)
 log = folder / "trials" / "left" / "engine.log"
 while not log.exists() or log.read_text().count("\\n") < 3:
     pass
@@ -166,7 +166,7 @@ os._exit(0)
 """
 
 
-def test_the_janitor_ends_what_an_earlier_run_left_and_nothing_that_runs(node: LocalNode, tmp_path: Path) -> None:
+def test_the_janitor_ends_what_an_earlier_run_left_and_nothing_that_runs(node: Node, tmp_path: Path) -> None:
     node.start("engine", "mine", plan(*SLEEP), None)
     with LocalNodeElsewhere(tmp_path) as theirs:
         subprocess.run([sys.executable, "-c", ABANDON, str(tmp_path), FAMILY], check=True, cwd=ROOT)
@@ -187,8 +187,8 @@ class LocalNodeElsewhere:
 import sys, time
 from pathlib import Path
 from partitune.execution.processes.launch import ProcessCommand
-from partitune.execution.processes.node import LocalNode
-node = LocalNode("127.0.0.1", Path(sys.argv[1]))
+from partitune.execution.processes.node import Node
+node = Node("127.0.0.1", Path(sys.argv[1]))
 node.start("engine", "theirs", ProcessCommand(0, "h", ("sleep", "60"), {}), None)
 print("started", flush=True)
 sys.stdin.read()
@@ -211,7 +211,7 @@ node.close()
         self.process.communicate()
 
 
-def test_the_log_of_a_talkative_process_keeps_its_head_and_tail(node: LocalNode) -> None:
+def test_the_log_of_a_talkative_process_keeps_its_head_and_tail(node: Node) -> None:
     text = "print('first'); [print('x' * 1000) for _ in range(8000)]; print('last')"
     node.start("engine", "t", python(text), None)
     wait_until(lambda: not node.state("engine").running)
@@ -222,7 +222,7 @@ def test_the_log_of_a_talkative_process_keeps_its_head_and_tail(node: LocalNode)
 
 
 def test_of_a_runaway_log_head_and_tail_are_kept_once_nobody_writes_to_it(
-    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_files, "LARGEST", 6 << 20)
     sizes = {}
@@ -242,9 +242,7 @@ def test_of_a_runaway_log_head_and_tail_are_kept_once_nobody_writes_to_it(
     assert sizes == {5000: 5_000_011, 8000: (5 << 20) + len(f"\n[partitune cut {gone} bytes of 8000011 here]\n")}
 
 
-def test_the_janitor_cuts_what_a_dead_owner_left(
-    node: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_janitor_cuts_what_a_dead_owner_left(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_files, "LARGEST", 6 << 20)
     subprocess.run([sys.executable, "-c", ABANDON, str(tmp_path), FAMILY], check=True, cwd=ROOT)
     log = tmp_path / "trials" / "left" / "engine.log"

@@ -111,7 +111,7 @@ import json, sys, time
 from pathlib import Path
 from partitune.execution.server.setup_checks import setup_for
 from partitune.execution.ray.groups import RayGroup
-from partitune.execution.ray.nodes import RayNodes
+from partitune.execution.ray.actors import RayNodes
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.errors import ClusterError
 from partitune.execution.pools.ray import RayPool

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from partitune.candidate import Measurement, Outcome, Result, flaw_in
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT, run
 from partitune.execution.processes.ledger import MARKER
-from partitune.execution.processes.node import LocalNode, Node
+from partitune.execution.processes.node import Node
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.execution.server.setup import Setup
 from tests.execution.test_process_supervisor import wait_until
@@ -194,7 +194,7 @@ class TestTeardown:
 
     def test_a_measured_result_stands_though_the_machine_is_not_clean(self, bench: Bench) -> None:
         """And the next candidate is lost, not failed: it is not its fault."""
-        port = LocalNode("127.0.0.1", bench.folder).free_port()
+        port = Node("127.0.0.1", bench.folder).free_port()
         made, node = fake_setup(), LeakyNode(bench.folder, port)
         driver = ServerDriver(fake_setup(port=port), LeakyNodes(node), bench.folder)
         assert run(driver, candidate()).outcome is Outcome.OK
@@ -206,7 +206,7 @@ class TestTeardown:
         assert run(bench.driver(), candidate()).outcome is Outcome.OK
 
 
-class LeakyNode(LocalNode):
+class LeakyNode(Node):
     """A machine on which something keeps listening on the engine's port: a container that outlives its `docker run`."""
 
     def __init__(self, folder: Path, port: int) -> None:

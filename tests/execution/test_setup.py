@@ -16,6 +16,7 @@ from partitune.execution.server.prepare import all_commands
 from partitune.execution.server.setup import Setup
 from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
+from partitune.report.launched import dry_run_json
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.engine_output import recorded
@@ -46,7 +47,7 @@ def test_vllm_on_two_nodes_is_one_group_each_and_only_the_first_serves() -> None
     # vLLM 0.32 entrypoints/cli/serve.py run_headless, v1/executor/multiproc_executor.py: ranks contiguous per node.
     made = setup_of(TWO_NODES, nodes={"start": "ray"})
     started = plan(made, (12, 8, 8, 8), HOSTS)
-    assert (made.server.groups, made.server.gpus, made.reservation.gpus) == (2, 4, 2)
+    assert (made.server.groups, made.problem.layout.gpus, made.reservation.gpus) == (2, 4, 2)
     assert started.stage_nodes == (0, 0, 1, 1)
     first, second = started.processes
     assert (first.host, second.host) == HOSTS
@@ -160,9 +161,10 @@ def test_a_secret_reaches_every_process_and_no_text(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HF_TOKEN", "hf_abc123")
     made = setup_of(TWO_NODES, nodes={"start": "ray"}, forward_env=["HF_TOKEN"])
     started = plan(made, (12, 8, 8, 8), HOSTS)
-    for process in (*started.processes, made.loads[0].process(started, seed=1, result="/r/w")):
-        assert process.env["HF_TOKEN"] == "hf_abc123"
-        assert process.shown_env["HF_TOKEN"] == "***"
+    load = made.loads[0].process(started, seed=1, result="/r/w")
+    assert [process.env["HF_TOKEN"] for process in (*started.processes, load)] == ["hf_abc123"] * 3
+    shown = dry_run_json(started, [load], {})
+    assert [process["env"]["HF_TOKEN"] for process in (*shown["processes"], *shown["loads"])] == ["***"] * 3
     assert "hf_abc123" not in repr(made)
     assert "hf_abc123" not in str(made.runner.resolved())
     assert pickle.loads(pickle.dumps(made)).forwarded == {"HF_TOKEN": "hf_abc123"}

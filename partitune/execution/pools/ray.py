@@ -15,10 +15,9 @@ from partitune.candidate import Outcome, Result, Submission
 from partitune.errors import ClusterError
 from partitune.execution.driver import Driver
 from partitune.execution.pools.pool import Pool
+from partitune.execution.ray.actors import RayWorkers, answer, first_line
 from partitune.execution.ray.cluster import RayCluster
 from partitune.execution.ray.groups import RayGroup, machines
-from partitune.execution.ray.nodes import answer, first_line
-from partitune.execution.ray.workers import RayWorkers
 
 #: Seconds between looks at whether the cluster lives.
 PULSE_S = 2.0

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 
 from partitune.engines.launch import LayerReport
 
-#: What stands for a secret.
-MASK = "***"
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessCommand:
@@ -27,11 +24,6 @@ class ProcessCommand:
     secrets: frozenset[str] = frozenset()  # names in env whose values are never shown
     uses_gpus: bool = True  # False: the memory of the GPUs says nothing about its end
 
-    @property
-    def shown_env(self) -> dict[str, str]:
-        """The environment as it may be printed or stored."""
-        return {name: MASK if name in self.secrets else value for name, value in self.env.items()}
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommands:
@@ -43,7 +35,6 @@ class LaunchCommands:
     port: int
     processes: tuple[ProcessCommand, ...]
     partition: tuple[int, ...]
-    partition_env: str
     notes: tuple[str, ...] = field(default=())  # what the start assumes
     sees_port: bool = True  # False: a container or a scheduler's step listens; its name alone proves that it is ours
     stage_nodes: tuple[int, ...] | None = None  # node of every stage in this launcher's order; None: it cannot be known

@@ -56,15 +56,55 @@ class ProcessState:
     exit_code: int | None = None  # of its first process; negative: the signal that ended it; None: unknown or running
 
 
-class Node(Protocol):
-    """One machine. Every method may raise NodeLost."""
+@dataclass(slots=True)
+class _Family:
+    """One started family and its outer supervisor."""
+
+    start: RecordedStart
+    supervisor: subprocess.Popen[bytes]
+    log: Path
+    heard_so_far: bytearray = field(default_factory=bytearray)
+    over: bool = False  # both supervisors are gone
+
+    def listen(self, timeout_s: float = 0.0) -> None:
+        """Take in what the supervisors say, waiting for the end at most `timeout_s`."""
+        assert self.supervisor.stdout is not None  # noqa: S101 - piped
+        deadline = time.monotonic() + timeout_s
+        while not self.over:
+            if not select.select([self.supervisor.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return
+            heard = os.read(self.supervisor.stdout.fileno(), 4096)
+            self.heard_so_far += heard
+            self.over = not heard
 
     @property
-    def host(self) -> str:
-        """Its address as the others reach it."""
+    def ended(self) -> dict[str, Any] | None:
+        """The last word of the supervisors; None before it, or when they were killed."""
+        events = [json.loads(line) for line in self.heard_so_far.split(b"\n")[:-1]]
+        return next((event for event in events if event["event"] == "ended"), None)
+
+    def tell(self, words: str) -> None:
+        """Say something to the outer supervisor, or nothing more (empty)."""
+        assert self.supervisor.stdin is not None  # noqa: S101 - piped
+        with suppress(OSError):
+            self.supervisor.stdin.write(words.encode())
+            self.supervisor.stdin.flush()
+
+
+class Node:
+    """One machine: where this process runs, or where an actor stands (`ray.actors`); there all may raise NodeLost."""
+
+    def __init__(self, host: str, folder: Path | None = None, release_s: float = RELEASE_S) -> None:
+        self._release_s = release_s
+        self._folder = state_folder() if folder is None else folder
+        self._ledger = Ledger(self._folder / "started")
+        self._families: dict[str, _Family] = {}
+        self.host = host
 
     def start(self, name: str, trial: str, process: ProcessCommand, port: int | None) -> None:
         """Start a family of processes, recorded before it runs; it ends with whoever measures, whatever happens.
+
+        Linux only, as elsewhere nothing can prove that a process has ended.
 
         Args:
             name: of the family within this object's life, by which everything else here is asked.
@@ -76,38 +116,146 @@ class Node(Protocol):
             LaunchFailed: the port is taken, or the machine cannot start a process.
             NodeLost: the machine is quarantined.
         """
+        if sys.platform != "linux":
+            raise LaunchFailed("engines are started on Linux only: elsewhere nothing can prove that one has ended")
+        self._refuse_in_quarantine()
+        if port is not None and self.port_state(port, None) is not PortState.FREE:
+            raise LaunchFailed(f"port {port} of {self.host} is taken by another program; let the port be `auto`")
+        own = {key: value for key, value in os.environ.items() if key not in process.unset}
+        env = {**own, **process.env, MARKER: f"{trial}/{name}", "SPT_NOENV": "1"}  # else setproctitle wipes the marker
+        try:
+            log = Path(self.scratch_file(trial, f"{name}.log"))
+            start = self._ledger.open(trial, name, port, used_mib(env) if process.uses_gpus else {})
+        except OSError as error:
+            raise LaunchFailed(f"{self.host} cannot record a start in {self._folder}: {error.strerror}") from error
+        order = {
+            "argv": process.argv, "env": env, "log": str(log), "folder": str(log.parent), "record": str(start.file),
+            "grace_s": ABANDONED_S,
+        }  # fmt: skip
+        command = [sys.executable, "-I", "-S", process_supervisor.__file__]
+        pipe = subprocess.PIPE
+        try:
+            with log.open("ab") as errors:  # not the parent's: who waits for its end must not wait for those
+                supervisor = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
+        except OSError as error:
+            self._ledger.close(start)
+            raise LaunchFailed(f"{self.host} cannot start a process: {error.strerror}") from error
+        family = self._families[name] = _Family(start, supervisor, log)
+        family.tell(json.dumps(order) + "\n")
 
     def state(self, name: str) -> ProcessState:
-        """Whether that family lives, and how its first process ended."""
+        """Whether that family lives, and how its first process ended, by the word of its supervisors."""
+        family = self._families[name]
+        family.listen()
+        ended = family.ended
+        if not family.over and ended is None:
+            return ProcessState(running=True)
+        return ProcessState(running=False, exit_code=ended["exit"] if ended else None)
 
     def log(self, name: str) -> str:
-        """What it printed so far; the middle of a very long log is left out."""
+        """What it printed so far; of a log of many megabytes, its head and its tail."""
+        return read_log(self._families[name].log)
 
     def stop(self, name: str, grace_s: float) -> tuple[str, ...]:
         """End that family: it gets `grace_s` seconds to do it itself, then it is killed.
+
+        Through its supervisors, and past them where they are stuck.
 
         Returns:
             what is left of it (a process, the port, memory of a GPU), for which the machine is quarantined now; nothing
             is the proof that it is gone.
         """
+        family = self._families.pop(name, None)
+        if family is None:
+            return ()
+        family.tell(f"stop {grace_s}\n")
+        family.listen(grace_s + process_supervisor.LONGEST_END_S)
+        start = self._ledger.again(family.start)
+        if not family.over:  # its supervisors are stuck
+            start.end(0.0)
+        with suppress(OSError):
+            family.supervisor.communicate()  # closes both pipes and waits for the outer one
+        start.end(0.0)  # of supervisors that were killed
+        return self._prove(start)
 
     def port_state(self, port: int, name: str | None) -> PortState:
-        """Who listens: nobody, only family `name`, or somebody else (also beside it)."""
+        """Who listens: nobody, only family `name`, or somebody else (also beside it).
+
+        Every listener counts: engines let others share their port.
+        """
+        listening = [
+            connection.pid
+            for connection in psutil.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+        ]
+        if not listening:
+            return PortState.FREE
+        ours = set(self._ledger.again(self._families[name].start).survivors()) if name else set()
+        return PortState.OURS if set(listening) <= ours else PortState.FOREIGN
 
     def free_port(self) -> int:
         """A port nobody listens on now; it is not held, so another program may take it."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
 
     def scratch_file(self, trial: str, name: str) -> str:
-        """Absolute path of a file for a process of that trial to write."""
+        """Absolute path of a file for a process of that trial to write; its folder is made if it is not there."""
+        file = self._folder / "trials" / trial / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return str(file)
 
     def read_file(self, path: str) -> str:
-        """Its text; empty when there is no such file."""
+        """Its text; empty when there is no such file. Bytes that are no UTF-8 are replaced."""
+        try:
+            return Path(path).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
 
     def clean(self) -> tuple[str, ...]:
-        """The janitor: end what earlier runs left, one sentence each; lift the quarantine if that succeeds."""
+        """The janitor: end every family whose owner is gone, or that was left unclean, one sentence each.
+
+        The quarantine is lifted if that succeeds.
+        """
+        sentences = []
+        for start in self._ledger.starts():
+            if start.is_leftover and start.file not in {family.start.file for family in self._families.values()}:
+                killed = start.end(ABANDONED_S + process_supervisor.LONGEST_END_S)
+                left = self._prove(start)
+                state = f"left: {', '.join(left)}" if left else "nothing is left"
+                sentences.append(
+                    f"{self.host}: trial {start.trial}, {start.name}: {len(killed)} processes ended, {state}"
+                )
+        return tuple(sentences)
 
     def close(self) -> None:
         """End every family that was started through this object and still runs."""
+        for name in list(self._families):
+            self.stop(name, ABANDONED_S)
+
+    def _refuse_in_quarantine(self) -> None:
+        if self._ledger.quarantine():
+            self.clean()
+        if why := self._ledger.quarantine():
+            raise NodeLost(f"{self.host} is quarantined, as an earlier engine is not gone: {why}")
+
+    def _prove(self, start: RecordedStart) -> tuple[str, ...]:
+        """Look until nothing is left; close the record, or mark it."""
+        left: list[str] = []
+
+        def is_clean() -> bool:
+            left[:] = [f"process {pid} ({_command(pid)})" for pid in start.survivors()]
+            if start.port is not None and self.port_state(start.port, None) is not PortState.FREE:
+                left.append(f"a listener on port {start.port}")
+            left.extend(f"{mib} MiB of {gpu}" for gpu, mib in held_mib(start.gpu_mib).items())
+            return not left
+
+        if within(self._release_s, is_clean):
+            cut_log(self._folder / "trials" / start.trial / f"{start.name}.log")
+            self._ledger.close(start)
+        else:
+            self._ledger.mark_unclean(start, f"trial {start.trial} left {', '.join(left)}")
+        return tuple(left)
 
 
 def run_to_end(
@@ -152,187 +300,11 @@ class LocalNodes:
     @contextmanager
     def nodes(self, count: int) -> Iterator[Sequence[Node]]:
         """This machine `count` times; whatever still runs on it ends when the block is left."""
-        node = LocalNode("127.0.0.1", self.folder)
+        node = Node("127.0.0.1", self.folder)
         try:
             yield (node,) * count
         finally:
             node.close()
-
-
-@dataclass(slots=True)
-class _Family:
-    """One started family and its outer supervisor."""
-
-    start: RecordedStart
-    supervisor: subprocess.Popen[bytes]
-    log: Path
-    heard_so_far: bytearray = field(default_factory=bytearray)
-    over: bool = False  # both supervisors are gone
-
-    def listen(self, timeout_s: float = 0.0) -> None:
-        """Take in what the supervisors say, waiting for the end at most `timeout_s`."""
-        assert self.supervisor.stdout is not None  # noqa: S101 - piped
-        deadline = time.monotonic() + timeout_s
-        while not self.over:
-            if not select.select([self.supervisor.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                return
-            heard = os.read(self.supervisor.stdout.fileno(), 4096)
-            self.heard_so_far += heard
-            self.over = not heard
-
-    @property
-    def ended(self) -> dict[str, Any] | None:
-        """The last word of the supervisors; None before it, or when they were killed."""
-        events = [json.loads(line) for line in self.heard_so_far.split(b"\n")[:-1]]
-        return next((event for event in events if event["event"] == "ended"), None)
-
-    def tell(self, words: str) -> None:
-        """Say something to the outer supervisor, or nothing more (empty)."""
-        assert self.supervisor.stdin is not None  # noqa: S101 - piped
-        with suppress(OSError):
-            self.supervisor.stdin.write(words.encode())
-            self.supervisor.stdin.flush()
-
-
-class LocalNode:
-    """The machine this process runs on."""
-
-    def __init__(self, host: str, folder: Path | None = None, release_s: float = RELEASE_S) -> None:
-        self._release_s = release_s
-        self._folder = state_folder() if folder is None else folder
-        self._ledger = Ledger(self._folder / "started")
-        self._families: dict[str, _Family] = {}
-        self.host = host
-
-    def start(self, name: str, trial: str, process: ProcessCommand, port: int | None) -> None:
-        """Under a supervisor of its own. Linux only, as elsewhere nothing can prove that a process has ended."""
-        if sys.platform != "linux":
-            raise LaunchFailed("engines are started on Linux only: elsewhere nothing can prove that one has ended")
-        self._refuse_in_quarantine()
-        if port is not None and self.port_state(port, None) is not PortState.FREE:
-            raise LaunchFailed(f"port {port} of {self.host} is taken by another program; let the port be `auto`")
-        own = {key: value for key, value in os.environ.items() if key not in process.unset}
-        env = {**own, **process.env, MARKER: f"{trial}/{name}", "SPT_NOENV": "1"}  # else setproctitle wipes the marker
-        try:
-            log = Path(self.scratch_file(trial, f"{name}.log"))
-            start = self._ledger.open(trial, name, port, used_mib(env) if process.uses_gpus else {})
-        except OSError as error:
-            raise LaunchFailed(f"{self.host} cannot record a start in {self._folder}: {error.strerror}") from error
-        order = {
-            "argv": process.argv, "env": env, "log": str(log), "folder": str(log.parent), "record": str(start.file),
-            "grace_s": ABANDONED_S,
-        }  # fmt: skip
-        command = [sys.executable, "-I", "-S", process_supervisor.__file__]
-        pipe = subprocess.PIPE
-        try:
-            with log.open("ab") as errors:  # not the parent's: who waits for its end must not wait for those
-                supervisor = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True)
-        except OSError as error:
-            self._ledger.close(start)
-            raise LaunchFailed(f"{self.host} cannot start a process: {error.strerror}") from error
-        family = self._families[name] = _Family(start, supervisor, log)
-        family.tell(json.dumps(order) + "\n")
-
-    def state(self, name: str) -> ProcessState:
-        """By the word of its supervisors."""
-        family = self._families[name]
-        family.listen()
-        ended = family.ended
-        if not family.over and ended is None:
-            return ProcessState(running=True)
-        return ProcessState(running=False, exit_code=ended["exit"] if ended else None)
-
-    def log(self, name: str) -> str:
-        """Of a log of many megabytes, its head and its tail."""
-        return read_log(self._families[name].log)
-
-    def stop(self, name: str, grace_s: float) -> tuple[str, ...]:
-        """Through its supervisors, and past them where they are stuck."""
-        family = self._families.pop(name, None)
-        if family is None:
-            return ()
-        family.tell(f"stop {grace_s}\n")
-        family.listen(grace_s + process_supervisor.LONGEST_END_S)
-        start = self._ledger.again(family.start)
-        if not family.over:  # its supervisors are stuck
-            start.end(0.0)
-        with suppress(OSError):
-            family.supervisor.communicate()  # closes both pipes and waits for the outer one
-        start.end(0.0)  # of supervisors that were killed
-        return self._prove(start)
-
-    def port_state(self, port: int, name: str | None) -> PortState:
-        """Every listener counts: engines let others share their port."""
-        listening = [
-            connection.pid
-            for connection in psutil.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
-        ]
-        if not listening:
-            return PortState.FREE
-        ours = set(self._ledger.again(self._families[name].start).survivors()) if name else set()
-        return PortState.OURS if set(listening) <= ours else PortState.FOREIGN
-
-    def free_port(self) -> int:
-        """Chosen by the kernel, on any address of this machine."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return int(probe.getsockname()[1])
-
-    def scratch_file(self, trial: str, name: str) -> str:
-        """In the folder of that trial, which is made if it is not there."""
-        file = self._folder / "trials" / trial / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        return str(file)
-
-    def read_file(self, path: str) -> str:
-        """Bytes that are no UTF-8 are replaced."""
-        try:
-            return Path(path).read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-
-    def clean(self) -> tuple[str, ...]:
-        """End every family whose owner is gone, or that was left unclean."""
-        sentences = []
-        for start in self._ledger.starts():
-            if start.is_leftover and start.file not in {family.start.file for family in self._families.values()}:
-                killed = start.end(ABANDONED_S + process_supervisor.LONGEST_END_S)
-                left = self._prove(start)
-                state = f"left: {', '.join(left)}" if left else "nothing is left"
-                sentences.append(
-                    f"{self.host}: trial {start.trial}, {start.name}: {len(killed)} processes ended, {state}"
-                )
-        return tuple(sentences)
-
-    def close(self) -> None:
-        """One family after the other."""
-        for name in list(self._families):
-            self.stop(name, ABANDONED_S)
-
-    def _refuse_in_quarantine(self) -> None:
-        if self._ledger.quarantine():
-            self.clean()
-        if why := self._ledger.quarantine():
-            raise NodeLost(f"{self.host} is quarantined, as an earlier engine is not gone: {why}")
-
-    def _prove(self, start: RecordedStart) -> tuple[str, ...]:
-        """Look until nothing is left; close the record, or mark it."""
-        left: list[str] = []
-
-        def is_clean() -> bool:
-            left[:] = [f"process {pid} ({_command(pid)})" for pid in start.survivors()]
-            if start.port is not None and self.port_state(start.port, None) is not PortState.FREE:
-                left.append(f"a listener on port {start.port}")
-            left.extend(f"{mib} MiB of {gpu}" for gpu, mib in held_mib(start.gpu_mib).items())
-            return not left
-
-        if within(self._release_s, is_clean):
-            cut_log(self._folder / "trials" / start.trial / f"{start.name}.log")
-            self._ledger.close(start)
-        else:
-            self._ledger.mark_unclean(start, f"trial {start.trial} left {', '.join(left)}")
-        return tuple(left)
 
 
 def _command(pid: int) -> str:

@@ -17,6 +17,7 @@ left.
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import select
@@ -90,50 +91,43 @@ class _Supervisor:
 
     def supervise(self) -> int | None:
         """Return when no process of the family lives, or those that do cannot be killed; the child's exit status."""
-        asked = self._wait_for_child(None)
+        asked = self._wait(None)
         if asked is not None:
             self._ask_child(asked)
             words = asked.split()
             grace_s = (float(words[1]) if len(words) == 2 else self._grace_s) + self._beyond_s
-            self._wait_for_child(time.monotonic() + grace_s / 2)
+            self._wait(grace_s / 2)
             if self._exit is None:
                 self._signal_all(signal.SIGTERM)  # a shell does not pass the signal on
-                self._wait_for_child(time.monotonic() + grace_s / 2)
+                self._wait(grace_s / 2)
         self._reap()
         if self._exit is not None and not self._childless:
             self._signal_all(signal.SIGTERM)
-            self._wait_until_childless(ORPHANS_S)
+            self._wait(ORPHANS_S, for_all=True)
         end = time.monotonic() + KILL_S
         while not self._childless and time.monotonic() < end:
             self.killed += [pid for pid in self._signal_all(signal.SIGKILL) if pid not in self.killed]
-            self._wait_until_childless(0.1)
+            self._wait(0.1, for_all=True)
         return self._exit
 
-    def _wait_for_child(self, deadline: float | None) -> bytes | None:
-        """Until the child ended, or the deadline passed, or (without one) the parent spoke or died: what it said."""
-        while True:
-            self._reap()
-            if self._exit is not None or self._childless:
-                return None
-            timeout = None if deadline is None else deadline - time.monotonic()
-            if timeout is not None and timeout <= 0:
-                return None
-            watched = [self._wake] if deadline is not None else [self._wake, self._lifeline]
-            ready, _, _ = select.select(watched, [], [], timeout)
-            if self._wake in ready and signal.SIGTERM in os.read(self._wake, 512) and deadline is None:
-                return b""
-            if self._lifeline in ready:
-                return os.read(self._lifeline, 512)
+    def _wait(self, seconds: float | None, *, for_all: bool = False) -> bytes | None:
+        """Until the child ended (or all of them), or so long, or (for None) until the parent spoke or died.
 
-    def _wait_until_childless(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
+        Returns:
+            what the parent said, empty where it died or we shall end; None when it had nothing to do with it.
+        """
+        watched = [self._wake, self._lifeline] if seconds is None else [self._wake]
+        end = float("inf") if seconds is None else time.monotonic() + seconds
         while True:
             self._reap()
             left_s = end - time.monotonic()
-            if self._childless or left_s <= 0:
-                return
-            if select.select([self._wake], [], [], left_s)[0]:
-                os.read(self._wake, 512)
+            if self._childless or left_s <= 0 or (self._exit is not None and not for_all):
+                return None
+            ready, _, _ = select.select(watched, [], [], None if seconds is None else left_s)
+            if self._wake in ready and signal.SIGTERM in os.read(self._wake, 512) and seconds is None:
+                return b""
+            if self._lifeline in ready:
+                return os.read(self._lifeline, 512)
 
     def _reap(self) -> None:
         while True:
@@ -158,7 +152,10 @@ class _Supervisor:
 
 def main() -> None:
     """Both supervisors: fork the inner one, which starts the family."""
-    order = json.loads(_line(0))
+    line = io.FileIO(0, closefd=False).readline()  # and not a byte more
+    if not line.endswith(b"\n"):
+        sys.exit(0)  # the parent died while it asked
+    order = json.loads(line)
     _control(_PR_SET_CHILD_SUBREAPER, 1)
     _record(order, "supervisor", os.getpid())
     inner_lifeline, to_inner = os.pipe()
@@ -249,17 +246,6 @@ def _record(order: dict[str, Any], role: str, pid: int) -> None:
 def _tell(**event: object) -> None:
     with suppress(OSError):  # nobody listens any more
         os.write(1, (json.dumps(event) + "\n").encode())
-
-
-def _line(descriptor: int) -> bytes:
-    """One line, and not a byte more."""
-    read = bytearray()
-    while not read.endswith(b"\n"):
-        byte = os.read(descriptor, 1)
-        if not byte:
-            sys.exit(0)  # the parent died while it asked
-        read += byte
-    return bytes(read)
 
 
 def _control(option: int, value: int) -> None:

@@ -43,9 +43,9 @@ def check_raylets(setup: Setup) -> None:
         ) from error
     try:
         nodes = machines()
-        if sum(node.gpus for node in nodes) < setup.reservation.most_gpus:
+        if sum(node.gpus for node in nodes) < setup.most_gpus:
             there = ", ".join(f"{node.address} has {node.gpus}" for node in nodes)
-            raise ClusterError(f"Ray at {address}: a trial needs {setup.reservation.most_gpus} GPUs, and {there}")
+            raise ClusterError(f"Ray at {address}: a trial needs {setup.most_gpus} GPUs, and {there}")
         stale = surprises(setup)
     finally:
         if not connected_before:

@@ -73,7 +73,7 @@ def flow_name(problem: Problem, deployment: Deployment, running: Running) -> str
 
 
 def _partition(problem: Problem, launch: LaunchCommands, running: Running) -> Iterator[str]:
-    asked = Partition(launch.partition).text
+    asked, variable = Partition(launch.partition).text, problem.engine.launch.partition_env
     if running.layers:
         rows = sorted({(row.stage, row.first, row.end) for row in running.layers})
         held = Partition(end - first for _, first, end in rows)
@@ -81,10 +81,10 @@ def _partition(problem: Problem, launch: LaunchCommands, running: Running) -> It
             told = "; ".join(f"stage {stage} holds layers {first} to {end - 1}" for stage, first, end in rows)
             yield f"its workers do not hold one partition: {told}"
         elif held != launch.partition:
-            yield f"the partition is {held.text}, asked for was {asked} ({launch.partition_env})"
+            yield f"the partition is {held.text}, asked for was {asked} ({variable})"
     elif running.reading.own_split is not None and running.reading.own_split != launch.partition:
         own = Partition(running.reading.own_split).text
-        yield f"the engine split the layers by itself ({own}) and did not see {launch.partition_env}={asked}"
+        yield f"the engine split the layers by itself ({own}) and did not see {variable}={asked}"
     elif _looks_like_the_default(problem, launch.partition, running.reading):
         own = problem.default_partition.text
         yield f"the weights of the stages are those of the engine's own split {own}, asked for was {asked}"

@@ -12,7 +12,7 @@ doubled a throughput; vLLM itself warns from 1 % hits on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from partitune.engines.readout import Counters
 from partitune.errors import BenchmarkFailed, Stalled
@@ -69,10 +69,11 @@ def check_window(
     Raises:
         BenchmarkFailed: at least one gate is missed.
     """
+    grown = Counters() if before is None or after is None else _growth(before, after)
     reasons = [
         *_client_faults(result, requests, output_tokens),
-        *_server_faults(result, before, after, shared_prefix),
-        *_drafter_faults(result, before, after),
+        *_server_faults(result, grown, shared_prefix),
+        *_drafter_faults(result, grown),
     ]
     if reasons:
         errors = f"; errors of requests: {' | '.join(result.errors)}" if result.errors else ""
@@ -94,13 +95,14 @@ def _client_faults(result: BenchResult, requests: int, output_tokens: int) -> It
         yield f"a stream stood still for {result.longest_gap_s:.0f} s, longer than {_GAP_S:g} s"
 
 
-def _server_faults(
-    result: BenchResult, before: Counters | None, after: Counters | None, shared_prefix: bool
-) -> Iterator[str]:
-    if before is None or after is None:
-        return
-    generated = _grown(before.generation_tokens, after.generation_tokens)
-    queries, hits = _grown(before.prefix_queries, after.prefix_queries), _grown(before.prefix_hits, after.prefix_hits)
+def _growth(before: Counters, after: Counters) -> Counters:
+    """How far each counter went up; None where one of the two does not say."""
+    pairs = {name: (value, asdict(after)[name]) for name, value in asdict(before).items()}
+    return Counters(**{name: end - start for name, (start, end) in pairs.items() if None not in (start, end)})
+
+
+def _server_faults(result: BenchResult, grown: Counters, shared_prefix: bool) -> Iterator[str]:
+    generated, queries, hits = grown.generation_tokens, grown.prefix_queries, grown.prefix_hits
     if any(growth is not None and growth < 0 for growth in (generated, queries, hits)):
         yield "the engine's counters went down: it started anew during the window"
         return
@@ -116,19 +118,13 @@ def _server_faults(
         )
 
 
-def _drafter_faults(result: BenchResult, before: Counters | None, after: Counters | None) -> Iterator[str]:
+def _drafter_faults(result: BenchResult, grown: Counters) -> Iterator[str]:
     """By what the tool says, else by the engine's counters."""
     rate = result.acceptance_rate
-    if rate is None and before is not None and after is not None:
-        drafted = _grown(before.draft_tokens, after.draft_tokens)
-        accepted = _grown(before.accepted_tokens, after.accepted_tokens)
-        rate = accepted / drafted if drafted and accepted is not None else None
+    if rate is None and grown.draft_tokens and grown.accepted_tokens is not None:
+        rate = grown.accepted_tokens / grown.draft_tokens
     if rate is not None and rate < _ACCEPTANCE_RATE:
         yield f"{rate:.1%} of drafted tokens were accepted, fewer than {_ACCEPTANCE_RATE:.0%}"
-
-
-def _grown(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before
 
 
 @dataclass(slots=True)

@@ -52,11 +52,6 @@ class ServerCommands:
         return 1 if self.ranks.by_ray else self.problem.placement.node_count
 
     @property
-    def gpus(self) -> int:
-        """GPUs that one start takes, over all its nodes."""
-        return self.problem.placement.layout.gpus
-
-    @property
     def program(self) -> tuple[str, ...]:
         """How the engine is started at this site."""
         return self.runner.program(self.runner.engine_command) or self.engine.program
@@ -123,7 +118,6 @@ class ServerCommands:
             port=port,
             processes=tuple(processes),
             partition=candidate.partition,
-            partition_env=self.engine.partition_env,
             notes=(*filter(None, (note,)), *served_model(self.problem)[1]),
             stage_nodes=None if several_of_a_stage or note else self.problem.placement.nodes,
             layer_report=self.engine.layer_report if self.reports_layers else None,
@@ -160,7 +154,7 @@ class ServerCommands:
             hosts,
             port,
             rendezvous_port,
-            self.gpus,
+            self.problem.layout.gpus,
             self.flags,
             patience_s=limits.spawn + limits.rendezvous + limits.load + limits.capture + limits.ready,
             reports_layers=self.reports_layers,

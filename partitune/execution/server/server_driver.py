@@ -44,8 +44,7 @@ class ServerDriver:
     @property
     def group(self) -> RayGroup | None:
         """The nodes of a slot, where the runner has Ray give them."""
-        reserved, nodes = self.setup.reservation, self.setup.runner.nodes
-        return RayGroup(reserved.nodes, reserved.gpus, nodes.hosts) if nodes.start == "ray" else None
+        return self.setup.reservation if self.setup.runner.nodes.start == "ray" else None
 
     def prepare(self) -> tuple[str, ...]:
         """Clean the machines and hold the engine that is installed there against the study."""

@@ -16,6 +16,7 @@ from partitune.engines.deployment import environment_flags
 from partitune.engines.launch import LoadGenerator, LoadRun, Target
 from partitune.errors import Refused
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
+from partitune.execution.ray.groups import RayGroup
 from partitune.execution.server.load_generators import LOAD_GENERATORS
 from partitune.execution.server.server_commands import ServerCommands
 from partitune.export.deploy import served_model
@@ -95,15 +96,6 @@ class LoadCommands:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """What a slot holds of a cluster for one candidate after the other, whatever their layouts."""
-
-    nodes: int
-    gpus: int  # on each node: engines want the same number everywhere
-    most_gpus: int  # of the largest start
-
-
-@dataclass(frozen=True, slots=True)
 class Setup:
     """A problem and how its candidates are measured at a site. Picklable."""
 
@@ -131,13 +123,21 @@ class Setup:
         )
 
     @property
-    def reservation(self) -> Reservation:
-        """What each candidate takes, at most."""
-        cluster, server = self.problem.cluster, self.server
+    def reservation(self) -> RayGroup:
+        """What a slot holds of a cluster for one candidate after the other, whatever their layouts.
+
+        Engines want the same number of GPUs on every node.
+        """
+        cluster, server, hosts = self.problem.cluster, self.server, self.runner.nodes.hosts
         if not self.layouts:
-            return Reservation(server.groups, server.gpus // self.problem.placement.node_count, server.gpus)
-        nodes, gpus = cluster["nodes"], cluster["gpus_per_node"]
-        return Reservation(server.groups if server.ranks.by_ray else nodes, gpus, nodes * gpus)
+            return RayGroup(server.groups, self.problem.layout.gpus // self.problem.placement.node_count, hosts)
+        return RayGroup(server.groups if server.ranks.by_ray else cluster["nodes"], cluster["gpus_per_node"], hosts)
+
+    @property
+    def most_gpus(self) -> int:
+        """GPUs of the largest start."""
+        cluster = self.problem.cluster
+        return cluster["nodes"] * cluster["gpus_per_node"] if self.layouts else self.problem.layout.gpus
 
     def on_layout_of(self, candidate: Candidate) -> Setup:
         """The setup on the layout that `candidate` names: everything else here is about one layout.

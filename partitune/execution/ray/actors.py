@@ -1,9 +1,13 @@
-"""The nodes of a Ray placement group, each behind an actor that wraps the machine it stands on.
+"""What stands behind actors of Ray: the workers of one study, a slot each, and the machines of a worker's group.
 
-Decision: the actor adds nothing but distance: the same LocalNode records, starts and ends processes wherever they run.
-It holds the GPUs of its bundle, so that Ray tells the engine which ones are its own. When Ray loses the actor or its
+Decision: an actor adds nothing but distance: the same Node records, starts and ends processes wherever they run. It
+holds the GPUs of its bundle, so that Ray tells the engine which ones are its own. When Ray loses the actor or its
 machine, whatever was asked of it raises NodeLost, which makes the trial `lost`: nothing is said about the candidate.
 Actors are never restarted by Ray: a new one would know nothing of what the old one started.
+
+A worker of a group stands on the group's first machine and takes nothing of it, as the GPUs belong to the nodes it
+makes. A group outlives its candidates but not a loss: after one, Ray would wait to fill it again for ever, so worker
+and group go together and the next candidate gets new ones.
 """
 
 from __future__ import annotations
@@ -15,34 +19,81 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from partitune.candidate import Candidate, Result
 from partitune.errors import ClusterError, NodeLost, PartituneError
+from partitune.execution.driver import Driver, prepare, run
 from partitune.execution.processes.launch import ProcessCommand
-from partitune.execution.processes.node import LocalNode, Node
+from partitune.execution.processes.node import Node
+from partitune.execution.ray.groups import RayGroup
 
 #: Ray sets it to 1 in every worker that did not ask for CPUs; an engine takes it for the site's wish.
 _SET_BY_RAY = "OMP_NUM_THREADS"
 
 
-class NodeAgent:
-    """The actor: one LocalNode on the machine that Ray put it on."""
+class Worker:
+    """What runs on a Ray worker: the driver, unpickled once, and one candidate after the other."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def run(self, candidate: Candidate, repeat: int = 0) -> Result:
+        """Measure one candidate under the load of run `repeat`; whatever goes wrong is in the result."""
+        return run(self._driver, candidate, repeat)
+
+    def prepare(self) -> tuple[str, ...]:
+        """What the driver checks once."""
+        return prepare(self._driver)
+
+
+class RayWorkers:
+    """Makes them on the connected cluster."""
+
+    def __init__(self, driver: Driver, group: RayGroup | None) -> None:
+        import ray
+
+        self._driver = ray.put(driver)
+        self._group = group
+        self._kind = ray.remote(num_cpus=1 if group is None else 0, max_restarts=0, max_task_retries=0)(Worker)
+        self._reserved: dict[Any, Any] = {}  # worker -> its placement group
+
+    def new(self) -> Any:
+        """One more; Ray queues it until there is room."""
+        if self._group is None:
+            return self._kind.remote(self._driver)
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        group = ray.util.placement_group(self._group.bundles, strategy="STRICT_SPREAD")
+        first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+        worker = self._kind.options(scheduling_strategy=first).remote(self._driver)
+        self._reserved[worker] = group
+        return worker
+
+    def release(self, worker: Any) -> None:
+        """Give it up, and with its group whatever it started on other machines."""
+        import ray
+
+        ray.kill(worker)
+        if (group := self._reserved.pop(worker, None)) is not None:
+            ray.util.remove_placement_group(group)
+
+
+class NodeAgent(Node):
+    """The actor: the machine that Ray put it on."""
 
     def __init__(self, folder: str | None) -> None:
         import ray
 
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        self._node = LocalNode(address, None if folder is None else Path(folder))
+        super().__init__(address, None if folder is None else Path(folder))
 
-    def host(self) -> str:
-        """Address of the machine, as the others of its cluster reach it."""
-        return self._node.host
-
-    def do(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Call a method of the node."""
-        return getattr(self._node, method)(*arguments)
+    def address(self) -> str:
+        """Of the machine, as the others of its cluster reach it."""
+        return self.host
 
 
 class RayNode:
-    """One machine of the group. What `Node` asks of a machine is asked of the one behind the actor."""
+    """A Node of the group, from afar: whatever is asked of it is asked of the one behind the actor."""
 
     def __init__(self, agent: Any, host: str) -> None:
         self._agent = agent
@@ -62,7 +113,7 @@ class RayNode:
         return partial(self._ask, method)
 
     def _ask(self, method: str, *arguments: object) -> Any:
-        return answer(self._agent.do.remote(method, arguments), self.host)
+        return answer(getattr(self._agent, method).remote(*arguments), self.host)
 
 
 class RayNodes:
@@ -109,7 +160,7 @@ class RayNodes:
             ).remote(self._folder)
             for bundle in range(group.bundle_count)
         ]
-        nodes = [RayNode(agent, answer(agent.host.remote(), f"node {n}")) for n, agent in enumerate(agents)]
+        nodes = [RayNode(agent, answer(agent.address.remote(), f"node {n}")) for n, agent in enumerate(agents)]
         return tuple(cast("Node", node) for node in nodes)  # its other methods are found when they are called
 
 
