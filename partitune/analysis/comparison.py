@@ -3,16 +3,19 @@
 Decision: default first. A deployment that nobody has to explain stays unless another one is better by more than the
 indifference zone; a tie is called a tie, in fixed words that reports and tests rely on. Simulated figures are
 deterministic, so the zone alone decides and the text says that nothing was measured; single measured runs are judged by
-the same zone and the text says that they were not repeated.
+the same zone and the text says that they were not repeated. Whether a pipeline was worth it is told from the trials
+alone as well, so that simulated and measured studies are read alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from partitune.analysis.figures import figure, percent
 from partitune.analysis.pareto import costs_of, front
 from partitune.candidate import Objective, Outcome, Result
+from partitune.hardware.parallelism import Layout, layout_named
 
 #: Relative difference below which two deployments count as equal.
 INDIFFERENCE_ZONE = 0.01
@@ -40,6 +43,12 @@ class Comparison:
     simulated: bool
     text: str  # one line for a person: every objective, and what the verdicts rest on
 
+    @classmethod
+    def of(cls, changes: Sequence[Change], basis: str, zone: float, *, simulated: bool = False) -> Comparison:
+        """Tell `changes`, which rest on `basis`."""
+        words = "; ".join(f"{change.objective.metric} {change.verdict}" for change in changes)
+        return cls(tuple(changes), simulated, f"{words} ({basis}; indifference zone {percent(zone, 'g')})")
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -59,28 +68,28 @@ def verdict(relative_gain: float, zone: float = INDIFFERENCE_ZONE) -> str:
     """The fixed words for a relative gain."""
     if abs(relative_gain) <= zone:
         return NO_DIFFERENCE
-    return f"better by {100 * relative_gain:.1f} %" if relative_gain > 0 else WORSE
+    return f"better by {percent(relative_gain)}" if relative_gain > 0 else WORSE
 
 
 def compare(
     default: Result | None, result: Result, objectives: Sequence[Objective], zone: float = INDIFFERENCE_ZONE
 ) -> Comparison:
     """Compare a trial with the engine's default. The simulated flag is that of either."""
-    simulated = any(one.measurement.simulated for one in (default, result) if one is not None and one.measurement)
+    sides = (result.measurement, None if default is None else default.measurement)
+    simulated = any(measurement.simulated for measurement in sides if measurement is not None)
     if default is None:
         return Comparison((), simulated, "the engine default was not tried: there is nothing to compare with")
     if costs_of(default, objectives) is None:
         state = f"{default.outcome}: {default.reason}" if default.reason else "an objective was not measured"
         return Comparison((), simulated, f"there is nothing to compare with: the engine default is {state}")
-    found = []
+    changes = []
     for objective in objectives:
         before, after = default.metric(objective.metric), result.metric(objective.metric)
         if before is not None and after is not None:
             relative = gain(objective, before, after)
-            found.append(Change(objective, before, after, relative, verdict(relative, zone)))
-    words = "; ".join(f"{change.objective.metric} {change.verdict}" for change in found)
+            changes.append(Change(objective, before, after, relative, verdict(relative, zone)))
     basis = "simulated, nothing was measured" if simulated else "single runs, not repeated"
-    return Comparison(tuple(found), simulated, f"{words} ({basis}; indifference zone {100 * zone:g} %)")
+    return Comparison.of(changes, basis, zone, simulated=simulated)
 
 
 def choose(
@@ -102,13 +111,14 @@ def choose(
     best = left[0]
     why = f"best {objectives[0].metric}"
     if len(objectives) > 1:
-        why += f"; of those within {100 * zone:g} % of it, best {', '.join(one.metric for one in objectives[1:])}"
+        others = ", ".join(objective.metric for objective in objectives[1:])
+        why += f"; of those within {percent(zone, 'g')} of it, best {others}"
     if default is None or costs_of(results[default], objectives) is None:
         return Choice(best, why)
     if default == best:
         return Choice(default, f"engine default: it is the {why}")
     if all(change.gain <= zone for change in compare(results[default], results[best], objectives, zone).changes):
-        return Choice(default, f"engine default: the {why} beats it by no more than {100 * zone:g} %")
+        return Choice(default, f"engine default: the {why} beats it by no more than {percent(zone, 'g')}")
     return Choice(best, why)
 
 
@@ -122,3 +132,38 @@ def nearest_miss(results: Sequence[Result]) -> int | None:
         and (over := [value for value in result.measurement.constraints.values() if value > 0])
     }
     return min(missed, key=lambda index: (missed[index], index), default=None)
+
+
+def layouts_tried(trials: Iterable[tuple[int, Result]], objective: Objective) -> Iterator[str]:
+    """The best trial of every layout by the first objective, and whether a pipeline was worth it, in sentences.
+
+    Args:
+        trials: each by its number and result.
+        objective: the first one, which names the winner.
+
+    Returns:
+        Nothing where the trials have one layout.
+    """
+    best: dict[str, tuple[float, int]] = {}
+    for number, result in trials:
+        name, value = result.candidate.layout, result.metric(objective.metric)
+        if name is None or value is None or result.outcome is not Outcome.OK:
+            continue
+        if name not in best or objective.cost(value) < objective.cost(best[name][0]):
+            best[name] = (value, number)
+    if len(best) < 2:
+        return
+    ranked = sorted(best, key=lambda name: objective.cost(best[name][0]))
+    listed = [f"{name} {figure(best[name][0], objective.metric)} (trial {best[name][1]})" for name in ranked]
+    yield f"best {objective.metric} of each layout: {', '.join(listed)}"
+    flat = next((name for name in ranked if layout_named(name, Layout()).pp == 1), None)
+    piped = next((name for name in ranked if layout_named(name, Layout()).pp > 1), None)
+    if flat is None or piped is None:
+        return
+    change = abs(best[piped][0] / best[flat][0] - 1)
+    if change <= INDIFFERENCE_ZONE:
+        yield f"pipeline: no difference between {piped} and {flat}, which has none"
+    elif ranked.index(piped) < ranked.index(flat):
+        yield f"pipeline: worth it, {piped} is {percent(change, '.0f')} better than {flat}, which has none"
+    else:
+        yield f"pipeline: the wrong tool here, {flat} has none and {piped} is {percent(change, '.0f')} worse"

@@ -20,15 +20,14 @@ from partitune.analysis.comparison import (
     Comparison,
     choose,
     compare,
+    layouts_tried,
     nearest_miss,
 )
 from partitune.analysis.fidelity import Fidelity, fidelity
 from partitune.analysis.final import NO_FINAL, Final, Rules, Run, line_up, measured_value
-from partitune.analysis.hypervolume import hypervolume, reference_point
 from partitune.analysis.judgement import Judgement, judge
-from partitune.analysis.layouts_tried import layouts_tried
 from partitune.analysis.limits import Distance, PartDistances
-from partitune.analysis.pareto import front, knee
+from partitune.analysis.pareto import front, hypervolume, knee, reference_point
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
 from partitune.errors import SpecError
@@ -71,8 +70,8 @@ class Summary:
     @property
     def nearest_miss(self) -> Trial | None:
         """Where no trial kept the limits: the one that missed them by the least."""
-        results = [trial.result for trial in self.trials]
-        index = None if any(one.outcome is Outcome.OK for one in results) else nearest_miss(results)
+        outcomes = [trial.result.outcome for trial in self.trials]
+        index = None if Outcome.OK in outcomes else nearest_miss([trial.result for trial in self.trials])
         return None if index is None else self.trials[index]
 
     def layouts_tried(self) -> Iterator[str]:
@@ -81,10 +80,10 @@ class Summary:
 
     def notes(self) -> list[str]:
         """What the verdict rests on, in sentences."""
-        found = [] if self.final is None else self.final.lines(self.zone)
+        notes = [] if self.final is None else self.final.lines(self.zone)
         if (miss := self.nearest_miss) is not None:
-            found.append(f"nearest miss: trial {miss.number}, {miss.result.reason}")
-        return found if self.fidelity is None else [*found, self.fidelity.text]
+            notes.append(f"nearest miss: trial {miss.number}, {miss.result.reason}")
+        return notes if self.fidelity is None else [*notes, self.fidelity.text]
 
     @property
     def set_aside_text(self) -> str:
@@ -93,8 +92,8 @@ class Summary:
 
     def counts(self) -> dict[str, int]:
         """Trials by outcome, every outcome named."""
-        found = [trial.result.outcome for trial in self.trials]
-        return {outcome.value: found.count(outcome) for outcome in Outcome}
+        outcomes = [trial.result.outcome for trial in self.trials]
+        return {outcome.value: outcomes.count(outcome) for outcome in Outcome}
 
     def knee(self) -> Trial | None:
         """The trial of the front nearest to the best of all objectives at once; None without a front."""
@@ -109,9 +108,8 @@ class Summary:
 
     def trial(self, number: int) -> Trial:
         """One trial by number. Raises SpecError."""
-        for trial in self.trials:
-            if trial.number == number:
-                return trial
+        if (trial := next((trial for trial in self.trials if trial.number == number), None)) is not None:
+            return trial
         if number in self.set_aside:
             raise SpecError(
                 f"--trial {number}: was measured under an earlier spec of study {self.study} and is set aside; "
@@ -126,7 +124,7 @@ class Summary:
         others = [trial for trial in self.trials if trial.result.outcome is not Outcome.OK]
         return {
             "study": self.study,
-            "objectives": [{"metric": one.metric, "direction": one.direction} for one in self.objectives],
+            "objectives": [asdict(objective) for objective in self.objectives],
             "pareto": [trial_json(trial) for trial in self.pareto],
             "knee": None if (middle := self.knee()) is None else middle.number,
             "hypervolume": self.volume(),
@@ -250,16 +248,11 @@ def final_of(trials: Sequence[Trial], objective: Objective, rules: Rules) -> Fin
 
 def _fidelity(screened: Sequence[Result], results: Sequence[Result], objective: Objective) -> Fidelity | None:
     """How the simulator fared with the launched candidates."""
-    by_candidate = {result.candidate.digest: result for result in screened}
-    pairs = []
-    for result in results:
-        measured, simulated = measured_value(result, objective), by_candidate.get(result.candidate.digest)
-        predicted = (
-            None if simulated is None or simulated.outcome is not Outcome.OK else simulated.metric(objective.metric)
-        )
-        if measured is not None and predicted is not None:
-            pairs.append((predicted, measured))
-    return fidelity(pairs) if screened else None
+    predicted = {
+        result.candidate.digest: result.metric(objective.metric) for result in screened if result.outcome is Outcome.OK
+    }
+    pairs = ((predicted.get(result.candidate.digest), measured_value(result, objective)) for result in results)
+    return fidelity([(a, b) for a, b in pairs if a is not None and b is not None]) if screened else None
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitune.analysis.hypervolume import hypervolume, reference_point, volume
-from partitune.analysis.pareto import best_by, front, knee
+from partitune.analysis.pareto import best_by, front, hypervolume, knee, reference_point, volume
 from partitune.candidate import Objective, Outcome, Result
 from tests.builders import trial_with
 

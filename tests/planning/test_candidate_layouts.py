@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from partitune.analysis.comparison import layouts_tried
 from partitune.analysis.explanation import candidate_of, explain
-from partitune.analysis.layouts_tried import layouts_tried
 from partitune.candidate import LAYOUT, Objective, Outcome, Result
 from partitune.errors import SpecError
 from partitune.execution.driver import run
