@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from partitune.analysis.comparison import NO_DIFFERENCE, gain
-from partitune.analysis.final import Final, Run, most_runs
+from partitune.analysis.final import Final, FinalRun, most_runs
 from partitune.analysis.significance import paired_gain, pairs_needed
 from partitune.candidate import Objective
 
@@ -33,7 +33,7 @@ def verdict(
     best = sorted(range(1, len(truth)), key=lambda trial: -trials[trial])[:finalists]
     naive = "better" if gain(THROUGHPUT, trials[0], trials[best[0]]) > ZONE else NO_DIFFERENCE
     one = Final(THROUGHPUT, 0, {trial: trials[trial] for trial in best}, pairs)
-    done: dict[Run, float | None] = {}
+    done: dict[FinalRun, float | None] = {}
     while due := one.standing(done)[1]:
         done |= {run: measured(run.trial) for run in due}
     runs = one.measured_pairs(done)

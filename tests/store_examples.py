@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from partitune.analysis.final import Run
+from partitune.analysis.final import FinalRun
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport
 from partitune.store import Resumed, Store
@@ -60,7 +60,7 @@ def record_screened(store: Store, study: str, origin: str, result: Result) -> No
     store.record(Screened(study, origin, result))
 
 
-def record_repeat(store: Store, study: str, run: Run, result: Result) -> None:
+def record_repeat(store: Store, study: str, run: FinalRun, result: Result) -> None:
     """Commit one run of a final that ended now."""
     store.record(Repeat(study, run.phase, run.repeat, run.trial, datetime.now(UTC), result))
 

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from partitune.analysis.figures import percent
+
 #: Fewest launched candidates from which anything is concluded.
 FEWEST_PAIRS = 5
 #: Rank agreement from which on the simulator's order is followed.
@@ -47,7 +49,7 @@ class Fidelity:
             return "simulator against cluster: nothing measured yet"
         rank = "too few or too alike to rank" if self.tau is None else f"Kendall tau {self.tau:.2f}"
         return (
-            f"simulator against cluster: {self.pairs} candidates, {rank}, calibration error {100 * self.error:.1f} % "
+            f"simulator against cluster: {self.pairs} candidates, {rank}, calibration error {percent(self.error)} "
             f"around a factor of {self.bias:.2f}"
         )
 
@@ -60,11 +62,9 @@ def fidelity(pairs: Sequence[tuple[float, float]]) -> Fidelity:
     ratios = [math.log(measured / simulated) for simulated, measured in sound]
     bias = median(ratios)
     error = math.expm1(median(abs(ratio - bias) for ratio in ratios))
-    return Fidelity(len(sound), _tau(sound) if len(sound) >= FEWEST_PAIRS else None, math.exp(bias), error)
+    tau = math.nan
+    if len(sound) >= FEWEST_PAIRS:
+        from scipy import stats  # a third of a second to import
 
-
-def _tau(pairs: Sequence[tuple[float, float]]) -> float | None:
-    from scipy import stats
-
-    found = float(stats.kendalltau(*zip(*pairs, strict=True)).statistic)
-    return None if math.isnan(found) else found
+        tau = float(stats.kendalltau(*zip(*sound, strict=True)).statistic)
+    return Fidelity(len(sound), None if math.isnan(tau) else tau, math.exp(bias), error)

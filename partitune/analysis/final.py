@@ -23,11 +23,11 @@ Phase = Literal["selection", "verdict"]
 #: Rounds that halve as many finalists as there can be: a thousand.
 MOST_ROUNDS = 10
 #: The value of the first objective of every run that was made; None where it failed.
-Done = Mapping["Run", float | None]
+Done = Mapping["FinalRun", float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FinalRun:
     """One fresh start of a trial's deployment."""
 
     phase: Phase
@@ -40,7 +40,7 @@ class Run:
         return self.repeat if self.phase == "selection" else MOST_ROUNDS + self.repeat
 
     @classmethod
-    def under(cls, load: int, trial: int) -> Run:
+    def under(cls, load: int, trial: int) -> FinalRun:
         """The run in which a trial answered `load`, from 1."""
         return cls("selection", load, trial) if load <= MOST_ROUNDS else cls("verdict", load - MOST_ROUNDS, trial)
 
@@ -72,57 +72,66 @@ class Final:
     finalists: Mapping[int, float]  # best first: trial -> value of the objective
     pairs: int  # runs of the default and of the winner, each
 
-    def standing(self, done: Done) -> tuple[tuple[int, ...], tuple[Run, ...]]:
+    @property
+    def trials(self) -> tuple[int, ...]:
+        """Who takes part: the finalists, then the default."""
+        return (*self.finalists, *(() if self.default is None else (self.default,)))
+
+    @property
+    def most_runs(self) -> int:
+        """Starts that it takes when nothing fails."""
+        return most_runs(len(self.finalists), 0 if self.default is None else self.pairs)
+
+    def standing(self, done: Done) -> tuple[tuple[int, ...], tuple[FinalRun, ...]]:
         """Finalists still in, best first, and the runs that are due now; nothing due: the final is over."""
         left, due, _ = self._selection(done)
-        if due or not left or self.default is None:
-            return left, due
-        numbers = self._pair_numbers(left[0], done)
-        runs = [Run("verdict", pair, trial) for pair in numbers for trial in self._turn(pair, left[0])]
-        return left, tuple(run for run in runs if run not in done)
+        # Who goes first changes from pair to pair: what always comes second would gain or lose by a drift.
+        pairs = () if due else self._pairs(left, done)
+        runs = (run for pair in pairs for run in (pair if pair[0].repeat % 2 else pair[::-1]))
+        return left, due or tuple(run for run in runs if run not in done)
 
     def dropped(self, done: Done) -> Mapping[int, int]:
         """Finalists that are out, and after which round."""
         return self._selection(done)[2]
 
-    def _selection(self, done: Done) -> tuple[tuple[int, ...], tuple[Run, ...], Mapping[int, int]]:
+    def _selection(self, done: Done) -> tuple[tuple[int, ...], tuple[FinalRun, ...], Mapping[int, int]]:
         """Who is left, what is due before the next round, and who went after which round."""
         left = list(self.finalists)
         dropped: dict[int, int] = {}
         values = {trial: [value] for trial, value in self.finalists.items()}
         repeat = 1
         while len(left) > 1:
-            runs = [Run("selection", repeat, trial) for trial in left]
+            runs = [FinalRun("selection", repeat, trial) for trial in left]
             if due := tuple(run for run in runs if run not in done):
                 return tuple(left), due, dropped
             for run in runs:
                 value = done[run]
                 values[run.trial] = [*values[run.trial], value] if value is not None else []
-            kept = [left[one] for one in survivors(self.objective, [values[one] for one in left], (len(left) + 1) // 2)]
+            own = [values[trial] for trial in left]
+            kept = [left[index] for index in survivors(self.objective, own, (len(left) + 1) // 2)]
             dropped |= dict.fromkeys((trial for trial in left if trial not in kept), repeat)
             left, repeat = kept, repeat + 1
         return tuple(left), (), dropped
 
-    def measured_pairs(self, done: Done) -> tuple[tuple[Run, Run], ...]:
+    def measured_pairs(self, done: Done) -> tuple[tuple[FinalRun, FinalRun], ...]:
         """(run of the default, run of the winner) of every pair of which both were measured."""
-        left, _ = self.standing(done)
-        if len(left) != 1 or self.default is None:
-            return ()
-        numbers = self._pair_numbers(left[0], done)
-        pairs = [(Run("verdict", pair, self.default), Run("verdict", pair, left[0])) for pair in numbers]
+        pairs = self._pairs(self._selection(done)[0], done)
         return tuple(pair for pair in pairs if all(done.get(run) is not None for run in pair))
 
-    def _pair_numbers(self, winner: int, done: Done) -> Sequence[int]:
-        """1, 2, …, but for those that the default ran beside another winner: what lies hours apart is no pair."""
-        taken = {run.repeat for run in done if run.phase == "verdict" and run.trial not in (self.default, winner)}
-        own = {run.repeat for run in done if run.phase == "verdict" and run.trial == winner}
-        free = (number for number in itertools.count(1) if number in own or number not in taken)
-        return list(itertools.islice(free, self.pairs))
+    def _pairs(self, left: Sequence[int], done: Done) -> list[tuple[FinalRun, FinalRun]]:
+        """The pairs of the verdict, once one finalist is left.
 
-    def _turn(self, pair: int, winner: int) -> Sequence[int]:
-        """Who goes first changes from pair to pair: what always comes second would gain or lose by a drift."""
-        assert self.default is not None  # noqa: S101 - asked before
-        return (self.default, winner) if pair % 2 else (winner, self.default)
+        Their numbers are 1, 2, …, but for those that the default ran beside another winner: what lies hours apart is no
+        pair.
+        """
+        if len(left) != 1 or self.default is None:
+            return []
+        winner, default = left[0], self.default
+        verdicts = [run for run in done if run.phase == "verdict"]
+        own = {run.repeat for run in verdicts if run.trial == winner}
+        taken = {run.repeat for run in verdicts if run.trial not in (default, winner)} - own
+        numbers = itertools.islice((number for number in itertools.count(1) if number not in taken), self.pairs)
+        return [(FinalRun("verdict", number, default), FinalRun("verdict", number, winner)) for number in numbers]
 
 
 def line_up(trials: Mapping[int, Result], objective: Objective, default: int | None, rules: Rules) -> Final | None:

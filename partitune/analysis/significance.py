@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from partitune.analysis.comparison import NO_DIFFERENCE, WORSE
+from partitune.analysis.figures import percent
 from partitune.candidate import Objective
 
 #: Share of intervals that hold the true ratio; a little over 0.95, so that of equal deployments 95 % are called equal.
@@ -36,7 +38,7 @@ class PairedGain:
     def verdict(self, zone: float) -> str:
         """The fixed words: better with its interval, no difference, or worse."""
         if self.low > 0 and self.gain > zone:
-            return f"better by {100 * self.gain:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f} %)"
+            return f"better by {percent(self.gain)} ({100 * self.low:.1f} to {percent(self.high)})"
         return WORSE if self.high < 0 and self.gain < -zone else NO_DIFFERENCE
 
 
@@ -58,7 +60,7 @@ def paired_gain(
     # The cost of a metric to be maximised is its negative: more of it is a gain.
     ratios = [math.log(b / a) if a < 0 else math.log(a / b) for a, b in values]
     count = len(ratios)
-    mean = math.fsum(ratios) / count
+    mean = fmean(ratios)
     noise = math.sqrt(math.fsum((ratio - mean) ** 2 for ratio in ratios) / (count - 1))
     reach = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * noise / math.sqrt(count)
     return PairedGain(math.expm1(mean), math.expm1(mean - reach), math.expm1(mean + reach), count, noise)
@@ -92,5 +94,5 @@ def survivors(objective: Objective, runs: Sequence[Sequence[float]], keep: int) 
     A round of successive halving (Karnin, Koren and Somekh, ICML 2013); what was run before counts on. A finalist
     without runs goes.
     """
-    means = {i: math.fsum(objective.cost(value) for value in own) / len(own) for i, own in enumerate(runs) if own}
+    means = {i: fmean(map(objective.cost, own)) for i, own in enumerate(runs) if own}
     return sorted(means, key=lambda i: (means[i], i))[:keep]

@@ -24,7 +24,7 @@ from partitune.analysis.comparison import (
     nearest_miss,
 )
 from partitune.analysis.fidelity import Fidelity, fidelity
-from partitune.analysis.final import NO_FINAL, Final, Rules, Run, line_up, measured_value
+from partitune.analysis.final import NO_FINAL, Final, FinalRun, Rules, line_up, measured_value
 from partitune.analysis.judgement import Judgement, judge
 from partitune.analysis.limits import Distance, PartDistances
 from partitune.analysis.pareto import front, hypervolume, knee, reference_point
@@ -184,7 +184,7 @@ def summarise(
     objectives: Sequence[Objective],
     rules: Rules = NO_FINAL,
     *,
-    runs: Mapping[Run, Result] | None = None,
+    runs: Mapping[FinalRun, Result] | None = None,
     screened: Sequence[Result] = (),
     set_aside: Sequence[int] = (),
     with_stages: Callable[[Trial], Trial] = lambda trial: trial,

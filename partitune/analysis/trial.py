@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from partitune.analysis.final import Phase, Run
+from partitune.analysis.final import FinalRun, Phase
 from partitune.candidate import DEFAULT, Result, Submission
 
 
@@ -76,7 +76,7 @@ class Repeat:
 
     study: str
     phase: Phase
-    repeat: int  # as that of a `Run`
+    repeat: int  # as that of a `FinalRun`
     trial: int  # number of the trial that was run again
     finished_at: datetime  # UTC
     result: Result
@@ -92,6 +92,6 @@ class Repeat:
         return f"{self.phase}:{self.repeat}"
 
     @property
-    def run(self) -> Run:
+    def run(self) -> FinalRun:
         """Which run of the final it was."""
-        return Run(self.phase, self.repeat, self.trial)
+        return FinalRun(self.phase, self.repeat, self.trial)

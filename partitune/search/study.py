@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from partitune.analysis.figures import figure
-from partitune.analysis.final import Rules, Run, most_runs
+from partitune.analysis.final import FinalRun, Rules, most_runs
 from partitune.analysis.summary import final_of
 from partitune.analysis.trial import Repeat, Trial
 from partitune.candidate import Objective, Result, Submission
@@ -248,7 +248,7 @@ class _Study:
         if proposer.due:
             progress.stopped = f"{ended}; the final is not finished"
 
-    def _record_run(self, run: Run, result: Result) -> int:
+    def _record_run(self, run: FinalRun, result: Result) -> int:
         repeat = Repeat(self.name, run.phase, run.repeat, run.trial, datetime.now(UTC), result)
         self.store.record(repeat)
         self.log.write(repeat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partitune.analysis.final import Final, Run, most_runs
+from partitune.analysis.final import Final, FinalRun, most_runs
 from partitune.candidate import Objective
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
@@ -15,9 +15,11 @@ def final(*trials: int, default: int | None = 0, pairs: int = 2) -> Final:
     return Final(THROUGHPUT, default, {trial: 200.0 - trial for trial in trials}, pairs)
 
 
-def play(one: Final, values: dict[int, float | None]) -> tuple[tuple[int, ...], dict[Run, float | None], list[int]]:
+def play(
+    one: Final, values: dict[int, float | None]
+) -> tuple[tuple[int, ...], dict[FinalRun, float | None], list[int]]:
     """Run whatever is due, one at a time, as with one cluster; who is left, all runs, trials in their order."""
-    done: dict[Run, float | None] = {}
+    done: dict[FinalRun, float | None] = {}
     order = []
     while due := one.standing(done)[1]:
         done[due[0]] = values[due[0].trial]
@@ -43,12 +45,12 @@ def test_who_fails_drops_out() -> None:
 def test_a_pair_counts_when_both_were_measured() -> None:
     one = final(1)
     done = {
-        Run("verdict", 1, 0): 100.0,
-        Run("verdict", 1, 1): None,
-        Run("verdict", 2, 1): 105.0,
-        Run("verdict", 2, 0): 99.0,
+        FinalRun("verdict", 1, 0): 100.0,
+        FinalRun("verdict", 1, 1): None,
+        FinalRun("verdict", 2, 1): 105.0,
+        FinalRun("verdict", 2, 0): 99.0,
     }
-    assert one.measured_pairs(done) == ((Run("verdict", 2, 0), Run("verdict", 2, 1)),)
+    assert one.measured_pairs(done) == ((FinalRun("verdict", 2, 0), FinalRun("verdict", 2, 1)),)
     assert one.standing(done)[1] == ()
 
 
@@ -56,7 +58,7 @@ def test_another_winner_does_not_get_the_default_of_yesterday() -> None:
     _, done, _ = play(final(1), {0: 100.0, 1: 110.0})
     one = final(2)
     assert one.standing(done)[1] == tuple(
-        Run("verdict", pair, trial) for pair, trial in ((3, 0), (3, 2), (4, 2), (4, 0))
+        FinalRun("verdict", pair, trial) for pair, trial in ((3, 0), (3, 2), (4, 2), (4, 0))
     )
     while due := one.standing(done)[1]:
         done[due[0]] = 120.0
@@ -91,7 +93,7 @@ def test_the_mean_regret_of_the_chosen_one_is_that_of_published_halving(noise: f
     for _ in range(1500):
         seen = {trial: float((1 - gap / 100) * (1 + random.normal(0, noise))) for trial, gap in enumerate(gaps)}
         one = Final(THROUGHPUT, None, dict(sorted(seen.items(), key=lambda item: -item[1])), 0)
-        done: dict[Run, float | None] = {}
+        done: dict[FinalRun, float | None] = {}
         while due := one.standing(done)[1]:
             done |= {run: float((1 - gaps[run.trial] / 100) * (1 + random.normal(0, noise))) for run in due}
         regrets.append(gaps[one.standing(done)[0][0]])

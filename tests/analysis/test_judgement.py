@@ -8,7 +8,7 @@ from math import exp, expm1
 import pytest
 
 from partitune.analysis.comparison import NO_DIFFERENCE, WORSE, nearest_miss
-from partitune.analysis.final import Final, Rules, Run, line_up
+from partitune.analysis.final import Final, FinalRun, Rules, line_up
 from partitune.analysis.judgement import Judgement, judge
 from partitune.candidate import Candidate, Measurement, Objective, Outcome, Result
 
@@ -27,8 +27,8 @@ def verdict(
     default: Sequence[Result], winner: Sequence[Result], objectives: Sequence[Objective] = (THROUGHPUT, TTFT)
 ) -> Judgement:
     final = Final(THROUGHPUT, 0, {7: 100.0}, len(default))
-    results = {Run("verdict", pair, 0): result for pair, result in enumerate(default, 1)}
-    results |= {Run("verdict", pair, 7): result for pair, result in enumerate(winner, 1)}
+    results = {FinalRun("verdict", pair, 0): result for pair, result in enumerate(default, 1)}
+    results |= {FinalRun("verdict", pair, 7): result for pair, result in enumerate(winner, 1)}
     return judge(final, results, objectives, 0.01)
 
 
@@ -112,7 +112,10 @@ def test_an_unfinished_final_chooses_nobody() -> None:
 
 def test_a_final_without_a_default_has_a_winner_and_without_survivors_none() -> None:
     one = Final(THROUGHPUT, None, {3: 110.0, 4: 109.0}, 5)
-    runs: Mapping[Run, Result] = {Run("selection", 1, 3): measured(90.0), Run("selection", 1, 4): measured(112.0)}
+    runs: Mapping[FinalRun, Result] = {
+        FinalRun("selection", 1, 3): measured(90.0),
+        FinalRun("selection", 1, 4): measured(112.0),
+    }
     found = judge(one, runs, [THROUGHPUT], 0.01)
     assert (found.over, found.chosen, found.comparison) == (True, 4, None)
     assert [row.out for row in found.finalists] == ["round 1", ""]

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitune.analysis.final import Run
+from partitune.analysis.final import FinalRun
 from partitune.candidate import Objective
 from partitune.engines.vllm.kv_recording import read_kv_recording
 from partitune.engines.vllm.scheduler.recording import read
@@ -188,7 +188,7 @@ def database(folder: Path) -> Path:
     with Store.open(path) as store:
         for number in range(3):
             record_screened(store, "k3", "sampler:0", ok(knob=number))
-            record_repeat(store, "k3", Run("verdict", 1 + number, 0), ok(knob=number))
+            record_repeat(store, "k3", FinalRun("verdict", 1 + number, 0), ok(knob=number))
     return path
 
 

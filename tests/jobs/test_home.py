@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitune.analysis.final import Run
+from partitune.analysis.final import FinalRun
 from partitune.analysis.trial import Trial
 from partitune.candidate import Candidate, Outcome
 from partitune.errors import ClusterError, StoreError
@@ -48,7 +48,7 @@ def test_a_database_comes_home_whole(tmp_path: Path) -> None:
         record(store, "k3", 4, failed(Outcome.LOST, "node gone"), "sampler:1")
         record_screened(store, "k3", "exact:front-0", ok())
         for pair in (1, 2):
-            record_repeat(store, "k3", Run("verdict", pair, 3), ok(knob=pair))
+            record_repeat(store, "k3", FinalRun("verdict", pair, 3), ok(knob=pair))
         store.finish("k3", StudyState.FINISHED)
     with Store.open(tmp_path / "home.db") as store:
         home = Home(store)
@@ -81,7 +81,7 @@ def test_what_is_new_is_sent_once(tmp_path: Path) -> None:
 def test_coming_home_twice_changes_nothing_and_goes_on(tmp_path: Path) -> None:
     lines = sent(filled(tmp_path / "job.db"))
     with Store.open(tmp_path / "job.db") as store:
-        record_repeat(store, "k3", Run("selection", 1, 2), ok())
+        record_repeat(store, "k3", FinalRun("selection", 1, 2), ok())
     lines = sent(tmp_path / "job.db")
     for part in (lines[:2], lines, lines):
         with Store.open(tmp_path / "home.db") as store:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from partitune.analysis.final import Final, Run, most_runs
+from partitune.analysis.final import Final, FinalRun, most_runs
 from partitune.candidate import Candidate, Measurement, Objective, Outcome, Result, Submission
 from partitune.execution.pools.local import LocalPool
 from partitune.search.budget import Budget, Progress
@@ -62,7 +62,7 @@ class Recorder:
     """Remembers runs; a run that comes twice is a fault."""
 
     def __init__(self, proposer: FinalProposer, stop_after: int | None = None) -> None:
-        self.runs: dict[Run, Result] = {}
+        self.runs: dict[FinalRun, Result] = {}
         self._proposer, self._stop_after = proposer, stop_after
 
     def record(self, submission: Submission, result: Result) -> int:
@@ -130,7 +130,7 @@ def test_a_lost_run_is_made_once_more_and_then_stored_as_lost() -> None:
     pool = ManySlots(2, lambda result, attempt: result.candidate.digest == doomed)
     over, recorder = play(pool)
     assert over
-    assert recorder.runs[Run("selection", 1, 4)].outcome is Outcome.LOST
+    assert recorder.runs[FinalRun("selection", 1, 4)].outcome is Outcome.LOST
     assert {run.trial for run in recorder.runs if run.phase == "verdict"} == {0, 3}
     assert pool.attempts[doomed, 1] == 2
 
@@ -162,6 +162,6 @@ def test_the_runs_of_a_final_are_no_trials() -> None:
     assert progress.phase == "final, verdict, pair 3, trial 4 (12 of at most 12 runs)"
 
 
-@pytest.mark.parametrize("run", [Run("selection", 1, 4), Run("selection", 10, 2), Run("verdict", 1, 0)])
-def test_a_run_is_known_by_its_load(run: Run) -> None:
-    assert Run.under(run.load, run.trial) == run
+@pytest.mark.parametrize("run", [FinalRun("selection", 1, 4), FinalRun("selection", 10, 2), FinalRun("verdict", 1, 0)])
+def test_a_run_is_known_by_its_load(run: FinalRun) -> None:
+    assert FinalRun.under(run.load, run.trial) == run

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from partitune.analysis.final import Run
+from partitune.analysis.final import FinalRun
 from partitune.candidate import Outcome, Result
 from partitune.errors import StoreError
 from partitune.store import Store
 from tests.store_examples import SPEC, again, failed, ok, record, record_repeat, record_screened, start
 from tests.strategies import results
 
-FIRST = Run("selection", 1, 3)
+FIRST = FinalRun("selection", 1, 3)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_any_result_comes_back_equal_but_for_its_stages(store: Store, given_resu
     study = start(store, store.unique_study_name("any"))
     for number, result in enumerate(given_results):
         record_screened(store, study, "sampler:front-0", result)
-        record_repeat(store, study, Run("verdict", 2, number), result)
+        record_repeat(store, study, FinalRun("verdict", 2, number), result)
     assert [one.result for one in store.screened(study)] == [without_stages(one) for one in given_results]
     loads = {one.result.repeat for one in store.repeats(study)}
     assert [one.result for one in store.repeats(study)] == [without_stages(one, 12) for one in given_results]

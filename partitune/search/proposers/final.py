@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partitune.analysis.final import Final, Run, measured_value, most_runs
+from partitune.analysis.final import Final, FinalRun, measured_value
 from partitune.candidate import Candidate, Result, Submission
 from partitune.search.budget import Progress
 
@@ -20,11 +20,11 @@ class FinalProposer:
         """`candidates` are those of all trials, by number; `progress` is told which run comes."""
         self._final, self._candidates, self._progress = final, candidates, progress
         self._trials = {candidate.digest: number for number, candidate in candidates.items()}
-        self._done: dict[Run, float | None] = {}
-        self._asked: set[Run] = set()  # and not told of yet
+        self._done: dict[FinalRun, float | None] = {}
+        self._asked: set[FinalRun] = set()  # and not told of yet
 
     @property
-    def due(self) -> tuple[Run, ...]:
+    def due(self) -> tuple[FinalRun, ...]:
         """What is left to run before more is known; nothing: the final is over."""
         return self._final.standing(self._done)[1]
 
@@ -34,9 +34,8 @@ class FinalProposer:
         if run is None:
             return None
         self._asked.add(run)
-        runs = [done for done in self._done if done.trial in (*self._final.finalists, self._final.default)]
-        most = most_runs(len(self._final.finalists), 0 if self._final.default is None else self._final.pairs)
-        self._progress.phase = f"final, {run.text} ({len(runs) + len(self._asked)} of at most {most} runs)"
+        begun = len(self._asked) + len([done for done in self._done if done.trial in self._final.trials])
+        self._progress.phase = f"final, {run.text} ({begun} of at most {self._final.most_runs} runs)"
         return Submission(self._candidates[run.trial], run.phase, repeat=run.load)
 
     def tell(self, submission: Submission, result: Result) -> None:
@@ -45,6 +44,6 @@ class FinalProposer:
         self._asked.discard(run)
         self._done[run] = measured_value(result, self._final.objective)
 
-    def run_of(self, submission: Submission) -> Run:
+    def run_of(self, submission: Submission) -> FinalRun:
         """Which run of the final was submitted."""
-        return Run.under(submission.repeat, self._trials[submission.candidate.digest])
+        return FinalRun.under(submission.repeat, self._trials[submission.candidate.digest])
