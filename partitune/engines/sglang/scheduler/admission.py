@@ -9,6 +9,7 @@ Source: SGLang 0.5.23 `srt/managers/schedule_policy.py` (PrefillAdder) and `srt/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from partitune.engines.sglang.scheduler.kv_pool import Chain, KvTokens
@@ -27,22 +28,20 @@ class Answer(Enum):
     STOP = auto()
 
 
+@dataclass(slots=True, eq=False)
 class Live:
     """One request inside the engine."""
 
-    __slots__ = ("chain", "chunks_in_flight", "committed", "end", "id", "prefix", "produced", "prompt", "row", "target")
-
-    def __init__(self, name: str, prompt: int, target: int) -> None:
-        self.id = name
-        self.prompt = prompt
-        self.target = target  # tokens it will produce
-        self.produced = 0  # tokens that have come back
-        self.committed = 0  # tokens whose KV is allocated
-        self.prefix = 0  # tokens that need no more computing
-        self.end = 0  # this round computes [prefix, end)
-        self.row = False  # holds one of max_running_requests rows
-        self.chunks_in_flight = 0  # chunks before its last one whose results are not back
-        self.chain = Chain()
+    id: str
+    prompt: int
+    target: int  # tokens it will produce
+    produced: int = 0  # tokens that have come back
+    committed: int = 0  # tokens whose KV is allocated
+    prefix: int = 0  # tokens that need no more computing
+    end: int = 0  # this round computes [prefix, end)
+    row: bool = False  # holds one of max_running_requests rows
+    chunks_in_flight: int = 0  # chunks before its last one whose results are not back
+    chain: Chain = field(default_factory=Chain)
 
     @property
     def finished(self) -> bool:

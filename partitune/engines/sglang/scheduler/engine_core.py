@@ -24,6 +24,9 @@ from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
 from partitune.simulation.run import Run, Step, client_view
 
+#: Costs are asked with the mean context of the decodes rounded to this many tokens.
+_CONTEXT_STEP = 32
+
 
 def simulate_sglang(
     requests: Sequence[Request],
@@ -32,7 +35,6 @@ def simulate_sglang(
     overheads: Overheads,
     concurrency: int | None = None,
     *,
-    context_step: int = 32,
     record_steps: bool = False,
 ) -> Run:
     """Run `requests` through SGLang.
@@ -44,7 +46,6 @@ def simulate_sglang(
         overheads: seconds beside the stages' work. `engine_step_s` is the CPU time of a slot with work on every stage,
             `empty_step_s` of one without, `broadcast_s` one hop of the sampled tokens round the ring.
         concurrency: at most that many requests outstanding (closed loop); None: every request at its arrival.
-        context_step: costs are asked with the mean context of the decodes rounded to this many tokens.
         record_steps: keep every slot's turn, empty ones too, in `Run.steps`.
 
     Raises:
@@ -53,9 +54,9 @@ def simulate_sglang(
             `excess` is in tokens.
     """
     _check(requests, settings, costs)
-    engine = _Engine(requests, settings, costs, overheads, concurrency, context_step, record_steps)
+    engine = _Engine(requests, settings, costs, overheads, concurrency)
     engine.loop()
-    return engine.result(requests)
+    return engine.result(requests, record_steps=record_steps)
 
 
 def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCosts) -> None:
@@ -97,7 +98,7 @@ class _OneStage:
         self.now = max(self.now, seconds)
 
     def push(self, turn: Turn) -> None:
-        """One iteration."""
+        """One iteration of the loop; afterwards `now` is when its results are processed."""
         self.now += self._overheads.engine_step_s if turn.compute else self._overheads.empty_step_s
         turn.dispatch_s = turn.start_s = self.now
         if turn.compute:
@@ -115,14 +116,10 @@ class _Engine:
         costs: StageCosts,
         overheads: Overheads,
         concurrency: int | None,
-        context_step: int,
-        record_steps: bool,
     ) -> None:
         self.settings = settings
         self.costs = costs
         self.overheads = overheads
-        self.context_step = context_step
-        self.record_steps = record_steps
         self.client = Client(requests, concurrency)
         self.scheduler = SglangScheduler(settings)
         self.pipeline = SglangPipeline(settings, overheads) if settings.stages > 1 else _OneStage(overheads)
@@ -175,22 +172,20 @@ class _Engine:
         for live in served:
             self.token_s[live.id].append(now)
         if finished:
-            self.client.done(len(finished), now)
+            self.client.done(finished, now)
 
     def _turn(self, batch: MicroBatch | None) -> Turn:
-        stages = self.settings.stages
-        if batch is None:
-            turn = Turn(stages, graph=False, silent=False)
-        else:
+        turn = Turn(self.settings.stages)
+        if batch is not None:
             work = self._work(batch)
             if work not in self.known:
                 compute = [float(seconds) for seconds in self.costs.compute_s(work)]
                 compute[-1] += self.overheads.sample_s
                 self.known[work] = (tuple(compute), tuple(float(s) for s in self.costs.transfer_s(work.tokens)))
             self.uses[work] = self.uses.get(work, 0) + 1
-            compute_s, transfer_s = self.known[work]
-            silent = self.settings.skip_pure_chunked_output and batch.is_middle_chunk
-            turn = Turn(stages, compute_s, transfer_s, graph=not batch.is_extend, silent=silent)
+            turn.compute, turn.transfer = self.known[work]
+            turn.graph = not batch.is_extend
+            turn.silent = self.settings.skip_pure_chunked_output and batch.is_middle_chunk
         self.turns.append((turn, batch))
         return turn
 
@@ -203,14 +198,14 @@ class _Engine:
         decodes = len(batch.decodes)
         context = sum(live.committed for live in batch.decodes) - decodes
         if decodes:
-            grain = self.context_step * decodes
+            grain = _CONTEXT_STEP * decodes
             context = (context + grain // 2) // grain * grain
             self.decode_steps += 1
             self.decode_tokens += decodes
         self.prompt_tokens += tokens
         return Batch(tokens, pairs, decodes, context, len(batch.chunks) + decodes)
 
-    def result(self, requests: Sequence[Request]) -> Run:
+    def result(self, requests: Sequence[Request], *, record_steps: bool) -> Run:
         """What the finished run leaves behind."""
         stages = range(self.settings.stages)
         times, gaps = client_view((each, self.sent_s[each.id], self.token_s[each.id]) for each in requests)
@@ -229,17 +224,17 @@ class _Engine:
             batch_tokens=self.prompt_tokens + self.decode_tokens,
             preemptions=self.scheduler.retractions,
             in_pipeline_s=sum(turn.end[-1] - turn.start_s for turn in ran),
-            steps=self._steps() if self.record_steps else (),
+            steps=self._steps() if record_steps else (),
             work=tuple(self.uses.items()),
         )
 
     def _steps(self) -> tuple[Step, ...]:
-        steps = []
-        for turn, batch in self.turns:
-            if batch is None:
-                steps.append(Step(turn.dispatch_s, None, turn.dispatch_s, {}))
-            else:
-                steps.append(Step(turn.dispatch_s, turn.start_s, turn.end[-1], batch.tokens))
+        steps = [
+            Step(turn.dispatch_s, turn.start_s, turn.end[-1], batch.tokens)
+            if batch is not None
+            else Step(turn.dispatch_s, None, turn.dispatch_s, {})
+            for turn, batch in self.turns
+        ]
         while steps and not steps[-1].tokens:
             steps.pop()
         return tuple(steps)

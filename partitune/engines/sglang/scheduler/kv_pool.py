@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from itertools import count
 
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory
@@ -29,7 +30,7 @@ class Chain:
 
     @property
     def tokens(self) -> int:
-        """Tokens on the path."""
+        """How many tokens the path holds, evicted ones no longer among them."""
         return int(sum(node[0] for node in self.nodes))
 
 
@@ -42,16 +43,16 @@ class KvTokens:
         self.free = self.total  # tokens of free pages (`available_size`)
         self.evictable = 0  # tokens of unlocked nodes
         self.keeps = settings.radix_cache
-        self._clock = 0
+        self._ticks = count(1)
         self._leaves: list[tuple[float, int, Chain]] = []  # heap; stale entries are skipped
-        self._pushed = 0
+        self._pushes = count(1)
 
     def paged(self, tokens: int) -> int:
         """Tokens of the pages that hold `tokens`."""
         return -(-tokens // self.page) * self.page
 
     def floor(self, tokens: int) -> int:
-        """Tokens of whole pages."""
+        """Tokens of the whole pages among `tokens`."""
         return tokens // self.page * self.page
 
     # eviction
@@ -69,17 +70,12 @@ class KvTokens:
 
     def _offer(self, chain: Chain) -> None:
         if not chain.locked and chain.nodes:
-            self._pushed += 1
-            heapq.heappush(self._leaves, (chain.nodes[-1][1], self._pushed, chain))
-
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock
+            heapq.heappush(self._leaves, (chain.nodes[-1][1], next(self._pushes), chain))
 
     # the tree
     def touch(self, chain: Chain) -> int:
         """Look a path up; tokens found."""
-        now: float = self._tick()
+        now: float = next(self._ticks)
         for node in reversed(chain.nodes):
             node[1] = now
             now -= _PARENT_OLDER
@@ -93,7 +89,7 @@ class KvTokens:
             self.evictable -= chain.tokens
 
     def unlock(self, chain: Chain) -> None:
-        """Let it go."""
+        """Leave a path to eviction, if it was locked."""
         if chain.locked:
             chain.locked = False
             self.evictable += chain.tokens
@@ -102,10 +98,10 @@ class KvTokens:
     def insert(self, chain: Chain, tokens: int, prompt: int) -> None:
         """Extend a locked path to `tokens` (whole pages), with a node border at the end of the prompt."""
         for node in chain.nodes:
-            node[1] = self._tick()
+            node[1] = next(self._ticks)
         held = chain.tokens
         if tokens > held:
-            chain.nodes.append([tokens - held, self._tick()])
+            chain.nodes.append([tokens - held, next(self._ticks)])
         border = self.floor(prompt)
         if 0 < border < tokens:
             self._split(chain, border)
@@ -116,12 +112,12 @@ class KvTokens:
         for index, node in enumerate(chain.nodes):
             if end >= border:
                 return
-            node[1] = self._tick()
+            node[1] = next(self._ticks)
             inside = border - end
             if node[0] > inside:
-                chain.nodes.insert(index, [inside, self._tick()])
+                chain.nodes.insert(index, [inside, next(self._ticks)])
                 node[0] -= inside
-                node[1] = self._tick()
+                node[1] = next(self._ticks)
                 return
             end += int(node[0])
 
@@ -140,7 +136,3 @@ class KvTokens:
                 excess=float(tokens - self.free),
             )
         self.free -= tokens
-
-    def release(self, tokens: int) -> None:
-        """Give pages back."""
-        self.free += tokens

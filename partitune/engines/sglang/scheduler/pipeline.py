@@ -19,6 +19,7 @@ Source: SGLang 0.5.23 `srt/managers/scheduler_pp_mixin.py` (event_loop_pp and wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.simulation.overheads import Overheads
@@ -32,13 +33,11 @@ class Turn:
         "requests_sent", "sent", "silent", "start_s", "transfer",
     )  # fmt: skip
 
-    def __init__(
-        self, stages: int, compute: Sequence[float] = (), transfer: Sequence[float] = (), *, graph: bool, silent: bool
-    ) -> None:
-        self.compute = compute  # empty: nothing to run
-        self.transfer = transfer
-        self.graph = graph  # a decode: it replays a CUDA graph
-        self.silent = silent  # its output is not sent round
+    def __init__(self, stages: int) -> None:
+        self.compute: Sequence[float] = ()  # empty: nothing to run
+        self.transfer: Sequence[float] = ()  # one entry per boundary
+        self.graph = False  # a decode: it replays a CUDA graph
+        self.silent = False  # its output is not sent round
         self.dispatch_s = self.start_s = 0.0  # on stage 0: decided, computing
         blank = [0.0] * stages
         self.requests_sent = blank.copy()  # the CPU has passed new requests on
@@ -49,23 +48,21 @@ class Turn:
         self.out_ready = blank.copy()
 
 
+@dataclass(slots=True, eq=False)
 class _Stage:
     """Clocks of one stage: when its CPU and its streams are done with all they were given."""
 
-    __slots__ = (
-        "arrived", "came", "copied", "copy", "cpu", "fence", "forward", "held", "messages", "output", "proxy",
-        "schedule",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.cpu = self.schedule = self.forward = self.copy = 0.0
-        self.messages = 0.0  # the stream of their own, with `comm_overlap`
-        self.arrived = self.fence = 0.0  # with `comm_overlap`: what the next computation waits for on that stream
-        self.copied = 0.0  # the sampled tokens of this slot are in the CPU's memory
-        self.proxy: Turn | None = None  # whose hand-off has not been waited for
-        self.output: Turn | None = None  # whose sampled tokens' send has not been waited for
-        self.held: Turn | None = None  # whose tokens came in the slot before and go on in this one
-        self.came: Turn | None = None  # whose tokens came in this slot
+    cpu: float = 0.0
+    forward: float = 0.0  # the stream that computes
+    copy: float = 0.0  # the stream that copies sampled tokens to the CPU
+    messages: float = 0.0  # the stream that messages wait on: the scheduler's, with `comm_overlap` their own
+    arrived: float = 0.0  # what the next computation waits for on that stream: hidden states,
+    fence: float = 0.0  # and a decode's send
+    copied: float = 0.0  # the sampled tokens of this slot are in the CPU's memory
+    proxy: Turn | None = None  # whose hand-off has not been waited for
+    output: Turn | None = None  # whose sampled tokens' send has not been waited for
+    held: Turn | None = None  # whose tokens came in the slot before and go on in this one
+    came: Turn | None = None  # whose tokens came in this slot
 
 
 class SglangPipeline:
@@ -83,7 +80,7 @@ class SglangPipeline:
 
     @property
     def now(self) -> float:
-        """Stage 0's CPU."""
+        """Stage 0's CPU clock, in seconds since the run began."""
         return self._clocks[0].cpu
 
     def wait_until(self, seconds: float) -> None:
@@ -121,14 +118,9 @@ class SglangPipeline:
         turn = self._turns.get(slot)
         return turn if turn is not None and turn.compute else None
 
-    def _stream(self, clocks: _Stage) -> float:
-        return clocks.messages if self._own_stream else clocks.schedule
-
-    def _delay_stream(self, clocks: _Stage, until_s: float) -> None:
-        if self._own_stream:
-            clocks.messages = max(clocks.messages, until_s)
-        else:
-            clocks.schedule = max(clocks.schedule, until_s)
+    def _schedule(self, clocks: _Stage) -> float:
+        """The scheduler's stream, which waits for nothing where messages have one of their own."""
+        return 0.0 if self._own_stream else clocks.messages
 
     def _take(self, stage: int, slot: int) -> None:
         """Requests in and on, the decision, hidden states asked for."""
@@ -148,10 +140,8 @@ class SglangPipeline:
             turn.asked[stage] = cpu
             cpu = max(cpu, turn.sent[before])
             seconds = turn.transfer[before]
-            arrived = max(turn.ready[before], self._stream(clocks), cpu) + seconds
-            turn.left[before] = arrived if seconds > 0.0 else turn.ready[before]
-            self._delay_stream(clocks, arrived)
-            clocks.arrived = self._stream(clocks)
+            clocks.arrived = clocks.messages = max(turn.ready[before], clocks.messages, cpu) + seconds
+            turn.left[before] = clocks.arrived if seconds > 0.0 else turn.ready[before]
         clocks.cpu = cpu
 
     def _launch(self, stage: int, slot: int) -> None:
@@ -160,11 +150,11 @@ class SglangPipeline:
         before, clocks.proxy = clocks.proxy, None
         if before is not None:
             clocks.cpu = max(clocks.cpu, before.asked[stage + 1])
-            self._delay_stream(clocks, before.left[stage])
+            clocks.messages = max(clocks.messages, before.left[stage])
             if before.graph:
-                clocks.fence = self._stream(clocks)
+                clocks.fence = clocks.messages
         if turn.compute:
-            begin = max(clocks.cpu, clocks.forward, clocks.schedule, clocks.arrived, clocks.fence)
+            begin = max(clocks.cpu, clocks.forward, self._schedule(clocks), clocks.arrived, clocks.fence)
             if stage == 0:
                 turn.start_s = begin
             clocks.forward = turn.end[stage] = begin + turn.compute[stage]
@@ -172,18 +162,14 @@ class SglangPipeline:
     def _send_tokens(self, stage: int, slot: int) -> None:
         """Sampled tokens to the next stage: the last stage's own, the others' what came in the slot before."""
         clocks = self._clocks[stage]
+        going = self._running(slot - self._depth) if stage == self._last else clocks.held
+        if going is None or going.silent:
+            return
         if stage == self._last:
-            going = self._running(slot - self._depth)
-            if going is not None and going.silent:
-                going = None
-            if going is not None:
-                self._delay_stream(clocks, going.end[stage])
-        else:
-            going = clocks.held
-        if going is not None:
-            going.out_sent[stage] = clocks.cpu
-            going.out_ready[stage] = max(self._stream(clocks), clocks.cpu)
-            clocks.output = going
+            clocks.messages = max(clocks.messages, going.end[stage])
+        going.out_sent[stage] = clocks.cpu
+        going.out_ready[stage] = max(clocks.messages, clocks.cpu)
+        clocks.output = going
 
     def _settle_tokens(self, stage: int) -> None:
         """Wait for the send of the slot before."""
@@ -191,7 +177,7 @@ class SglangPipeline:
         before, clocks.output = clocks.output, None
         if before is not None:
             clocks.cpu = max(clocks.cpu, before.out_asked[stage + 1 if stage < self._last else 0])
-            self._delay_stream(clocks, before.out_ready[stage])
+            clocks.messages = max(clocks.messages, before.out_ready[stage])
 
     def _receive_tokens(self, stage: int, slot: int) -> None:
         """Sampled tokens of the batch that ran L - 1 slots before."""
@@ -201,14 +187,13 @@ class SglangPipeline:
         if due is None:
             return
         if due.silent:
-            clocks.copied = clocks.schedule
+            clocks.copied = self._schedule(clocks)
             return
         before = stage - 1 if stage else self._last
         due.out_asked[stage] = clocks.cpu
         clocks.cpu = max(clocks.cpu, due.out_sent[before])
-        arrived = max(due.out_ready[before] + self._overheads.broadcast_s, self._stream(clocks), clocks.cpu)
-        self._delay_stream(clocks, arrived)
-        clocks.copy = max(clocks.copy, clocks.schedule, self._stream(clocks))
+        clocks.messages = max(due.out_ready[before] + self._overheads.broadcast_s, clocks.messages, clocks.cpu)
+        clocks.copy = max(clocks.copy, clocks.messages)
         if self._overheads.d2h_s:
             clocks.copy = max(clocks.copy, clocks.cpu) + self._overheads.d2h_s
         clocks.copied = clocks.copy
@@ -220,7 +205,7 @@ class SglangPipeline:
         clocks.cpu = max(clocks.cpu, clocks.copied)
         clocks.held = clocks.came
         if stage < self._last and turn.compute:
-            self._delay_stream(clocks, turn.end[stage])
+            clocks.messages = max(clocks.messages, turn.end[stage])
             turn.sent[stage] = clocks.cpu
-            turn.ready[stage] = max(self._stream(clocks), clocks.cpu)
+            turn.ready[stage] = max(clocks.messages, clocks.cpu)
             clocks.proxy = turn

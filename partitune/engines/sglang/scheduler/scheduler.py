@@ -13,6 +13,7 @@ update_running_batch), `srt/managers/schedule_batch.py` (retract_decode, mix_wit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from partitune.engines.sglang.scheduler.admission import Admission, Answer, Live
 from partitune.engines.sglang.scheduler.kv_pool import KvTokens
@@ -27,15 +28,13 @@ _REFRESH_PASSES = 32  # passes between two looks at the waiting requests' cached
 _REFRESH_MOST = 128
 
 
+@dataclass(slots=True, eq=False)
 class MicroBatch:
     """What one slot runs in one round."""
 
-    __slots__ = ("chunks", "cut", "decodes")
-
-    def __init__(self, chunks: list[tuple[Live, int, int]], decodes: list[Live], cut: Live | None) -> None:
-        self.chunks = chunks  # (request, new tokens, tokens before)
-        self.decodes = decodes
-        self.cut = cut  # the unfinished request of the moment, even when it is not in this batch
+    chunks: list[tuple[Live, int, int]]  # (request, new tokens, tokens before)
+    decodes: list[Live]
+    cut: Live | None = None  # the unfinished request of the moment, even when it is not in this batch
 
     @property
     def is_extend(self) -> bool:
@@ -49,19 +48,17 @@ class MicroBatch:
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Tokens per request."""
+        """Tokens that every request has computed, by its id."""
         return {live.id: new for live, new, _ in self.chunks} | {live.id: 1 for live in self.decodes}
 
 
+@dataclass(slots=True, eq=False)
 class _Slot:
     """One of the micro-batches for life."""
 
-    __slots__ = ("full", "last", "running")
-
-    def __init__(self) -> None:
-        self.running: list[Live] = []
-        self.full = False  # nobody is admitted until someone leaves
-        self.last: MicroBatch | None = None  # a prefill whose requests have not joined `running`
+    running: list[Live] = field(default_factory=list)
+    full: bool = False  # nobody is admitted until someone leaves
+    last: MicroBatch | None = None  # a prefill whose requests have not joined `running`
 
 
 class SglangScheduler:
@@ -111,27 +108,22 @@ class SglangScheduler:
             slot.last = batch
         return batch
 
-    def deliver(self, batch: MicroBatch) -> tuple[list[Live], list[Live]]:
-        """The results of `batch` are back: requests with a new token, and those of them that are finished."""
-        served: list[Live] = []
-        finished: list[Live] = []
+    def deliver(self, batch: MicroBatch) -> tuple[list[Live], int]:
+        """The results of `batch` are back: requests with a new token, and how many of them are finished."""
+        prompts, finished = [], 0
         for live, _, _ in batch.chunks:
             if live.chunks_in_flight > 0:
                 live.chunks_in_flight -= 1
-                continue
-            live.produced += 1
-            served.append(live)
-            if live.finished:
-                finished.append(live)
-                self._release(live, keep=True)
             else:
-                self._checkpoint(live, live.end)
-        for live in batch.decodes:
+                prompts.append(live)
+        served = prompts + batch.decodes
+        for number, live in enumerate(served):
             live.produced += 1
-            served.append(live)
             if live.finished:
-                finished.append(live)
+                finished += 1
                 self._release(live, keep=True)
+            elif number < len(prompts):
+                self._checkpoint(live, live.end)
         return served, finished
 
     def _join(self, slot: _Slot) -> None:
@@ -145,10 +137,9 @@ class SglangScheduler:
                 slot.full = False
             slot.running = slot.running + kept
             slot.last = None
-        if any(live.finished for live in slot.running):
-            slot.running = [live for live in slot.running if not live.finished]
-            slot.full = False
-        if not slot.running:
+        before = len(slot.running)
+        slot.running = [live for live in slot.running if not live.finished]
+        if not slot.running or len(slot.running) < before:
             slot.full = False
 
     def _defers(self, slot: _Slot) -> bool:
@@ -208,7 +199,7 @@ class SglangScheduler:
         for live in self.waiting:
             if admission.state() is Answer.STOP:
                 return
-            held = sum(one.row for one in admission.chosen)
+            held = sum(chosen.row for chosen in admission.chosen)
             room = min(self.settings.micro_batch_cap - len(slot.running), self._free_rows + held)
             if len(admission.chosen) >= room:
                 slot.full = True
@@ -252,7 +243,7 @@ class SglangScheduler:
             slot.running = running = self._retract(running)
             slot.full = False
         self._step(running)
-        return MicroBatch([], running, None)
+        return MicroBatch([], running)
 
     def _fits(self, running: Sequence[Live]) -> bool:
         page = self.pool.page
@@ -283,8 +274,8 @@ class SglangScheduler:
                 "it; give it more KV or fewer requests in flight",
                 excess=float(self.pool.page),
             )
-        made = sum(live.produced for live in kept) + _RETRACT_STEPS * len(kept)
-        self._ratio = min(1.0, made / (sum(live.target for live in kept) + 1))
+        produced = sum(live.produced for live in kept) + _RETRACT_STEPS * len(kept)
+        self._ratio = min(1.0, produced / (sum(live.target for live in kept) + 1))
         return kept
 
     # KV
@@ -299,7 +290,7 @@ class SglangScheduler:
         pool = self.pool
         if keep and pool.keeps:
             pool.insert(live.chain, pool.floor(live.committed), live.prompt)
-        pool.release(pool.paged(live.committed) - live.chain.tokens)
+        pool.free += pool.paged(live.committed) - live.chain.tokens
         pool.unlock(live.chain)
         live.row = False
         self._free_rows += 1
