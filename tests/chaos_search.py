@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import partitune.execution.drivers
+import partitune.execution.choice
 from partitune.candidate import Candidate, Measurement
 from partitune.cli import main
 from partitune.execution.simulator_driver import SimulatorDriver
@@ -34,5 +34,5 @@ if __name__ == "__main__":
     from tests import chaos_search  # as workers know it, not as __main__
 
     # What is simulated to explain a result is no measurement of the search, and stays as it is.
-    vars(partitune.execution.drivers)["choose_driver"] = lambda problem, *_: chaos_search.SlowSimulator(problem)
+    vars(partitune.execution.choice)["choose_driver"] = lambda problem, *_: chaos_search.SlowSimulator(problem)
     sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from partitune.errors import SpecError
-from partitune.execution.drivers import check_runner
+from partitune.execution.choice import check_runner
 from partitune.jobs.client import Job
 from partitune.jobs.package import FILES, Shipment, pack
 from partitune.planning.resolve import resolve

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from partitune.candidate import Candidate, Result, Submission
 from partitune.errors import SpecError
+from partitune.execution.choice import choose_driver, choose_pool
 from partitune.execution.command import CommandDriver, command_for
 from partitune.execution.driver import Driver
-from partitune.execution.drivers import choose_driver
-from partitune.execution.pools.choice import choose_pool
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
 from partitune.execution.processes.node import Node
 from partitune.execution.ray.cluster import reach

@@ -24,8 +24,7 @@ from partitune.analysis.summary import final_of
 from partitune.analysis.trial import Repeat, Trial
 from partitune.candidate import Objective, Result, Submission
 from partitune.errors import SpecError, StoreError
-from partitune.execution.drivers import choose_driver
-from partitune.execution.pools.choice import choose_pool
+from partitune.execution.choice import choose_driver, choose_pool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.ray.cluster import reach
 from partitune.execution.simulator_driver import SimulatorDriver

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from partitune.errors import SpecError
-from partitune.execution.drivers import check_runner
+from partitune.execution.choice import check_runner
 from partitune.spec.catalog import YamlText
 from partitune.spec.runner import Runner
 

@@ -14,13 +14,12 @@ from partitune.candidate import Candidate, Outcome
 from partitune.cli import main
 from partitune.engines.installed_flags import read_help
 from partitune.errors import Refused, SpecError
+from partitune.execution.choice import choose_driver
 from partitune.execution.command import command_for
 from partitune.execution.driver import RULES_CONSTRAINT, Spanning, run
-from partitune.execution.drivers import choose_driver
 from partitune.execution.ray.groups import RayGroup
-from partitune.execution.server.prepare import all_commands
 from partitune.execution.server.setup import Setup
-from partitune.execution.server.setup_checks import setup_for
+from partitune.execution.server.setup_checks import all_commands, setup_for
 from partitune.planning.resolve import resolve
 from partitune.spec.objectives import COST
 from partitune.spec.runner import Runner

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partitune.errors import SpecError
-from partitune.execution.drivers import choose_driver
-from partitune.execution.pools.choice import choose_pool
+from partitune.execution.choice import choose_driver, choose_pool
 from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.pools.ray import RayPool

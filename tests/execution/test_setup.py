@@ -12,9 +12,8 @@ from partitune.candidate import Candidate
 from partitune.engines.installed_flags import read_help
 from partitune.errors import Refused, SpecError
 from partitune.execution.processes.launch import LaunchCommands
-from partitune.execution.server.prepare import all_commands
 from partitune.execution.server.setup import Setup
-from partitune.execution.server.setup_checks import setup_for
+from partitune.execution.server.setup_checks import all_commands, setup_for
 from partitune.planning.resolve import resolve
 from partitune.report.launched import dry_run_json
 from partitune.spec.runner import Runner

@@ -9,8 +9,8 @@ import pytest
 
 from partitune.candidate import Candidate, Outcome
 from partitune.errors import SpecError
+from partitune.execution.choice import choose_driver
 from partitune.execution.driver import Driver, run
-from partitune.execution.drivers import choose_driver
 from partitune.planning.resolve import resolve
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace

@@ -1,21 +1,31 @@
-"""What really runs, held against what was asked: a wrong partition that is measured is worse than none.
+"""What really runs and what it says, held against what was asked: to measure a wrong partition is worse than nothing.
 
 Decision: the strongest witness decides. Workers say which layers they hold; where nobody can be asked the weights in
 the logs must not look like those of the engine's own split, which is what runs when the variable did not arrive.
 Placement, scheduling and KV blocks are compared where they were asked for, never where they were only predicted: a
 prediction that fails is ours, not the engine's.
+
+Moving layers between stages must not change what the model says, which catches silent corruption. The default partition
+runs first in every study, and its text is kept on the machine that measures; a candidate that says something else is
+invalid however fast it is. Only scheduling and memory flags may differ from those of the reference: what changes the
+arithmetic (types, kernels, parallel sizes) has a reference of its own, or none.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
-from partitune.candidate import Candidate
+from partitune.candidate import Candidate, FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.readout import Counters, LogReading
-from partitune.errors import LaunchFailed, Unhealthy
+from partitune.errors import BenchmarkFailed, LaunchFailed, Unhealthy
 from partitune.execution.processes.launch import LaunchCommands
 from partitune.execution.readout.engine_readout import read_logs
 from partitune.execution.server.http_probe import WorkerLayers, server_config, worker_layers
@@ -111,3 +121,42 @@ def _placement(launch: LaunchCommands, reading: LogReading) -> Iterator[str]:
         seen = reading.node_of_stage.get(stage)
         if seen is not None and len(launch.processes) > 1 and seen != (node,):
             yield f"stage {stage} runs on node {', '.join(map(str, seen))}, planned was node {node}"
+
+
+def check_text(
+    folder: Path, problem: Problem, candidate: Candidate, arguments: Mapping[str, FlagValue], text: str
+) -> None:
+    """Keep the text of a default partition; hold that of any other against it, if there is one.
+
+    Args:
+        folder: of the texts, one file each.
+        problem: that was measured.
+        candidate: what ran.
+        arguments: flags of the site.
+        text: what the server said.
+
+    Raises:
+        BenchmarkFailed: they differ.
+    """
+    file = folder / f"{_reference_key(problem, candidate, arguments)}.txt"
+    if candidate.partition == problem.default_partition:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+        return
+    with suppress(FileNotFoundError):
+        reference = file.read_text(encoding="utf-8")
+        if text != reference:
+            raise BenchmarkFailed(
+                f"the server says {text!r} where the default partition said {reference!r} to the same greedy request: "
+                "the output is corrupt, or not deterministic (then set reference_text: false in the runner)"
+            )
+
+
+def _reference_key(problem: Problem, candidate: Candidate, arguments: Mapping[str, FlagValue]) -> str:
+    flags = {**problem.baseline, **candidate.settings, **arguments}
+    harmless = problem.engine.launch.scheduling_flags
+    kept = sorted((name, value) for name, value in flags.items() if name not in harmless)
+    about = [problem.model, problem.engine.name, problem.version, problem.runner, problem.placement.tp, kept]
+    return hashlib.sha256(json.dumps([*about, problem.stages]).encode()).hexdigest()[:16]

@@ -27,10 +27,9 @@ from partitune.execution.readout.bench_results import BenchResult
 from partitune.execution.server import deployment_check
 from partitune.execution.server.gates import read_window
 from partitune.execution.server.measurement import is_hopeless, measure_windows, measured
-from partitune.execution.server.prepare import prepare
-from partitune.execution.server.reference_text import check_text
 from partitune.execution.server.running_server import RunningServer
 from partitune.execution.server.setup import LoadCommands, Setup
+from partitune.execution.server.setup_checks import prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class _Starts:
         deployment = self.setup.server.deployment(self.candidate)
         deployment_check.check(problem, deployment, server.launch, self.running, server.counters())
         if runner.reference_text:
-            check_text(self.references, problem, self.candidate, runner.arguments, text)
+            deployment_check.check_text(self.references, problem, self.candidate, runner.arguments, text)
 
     def _warm_up(self, server: RunningServer) -> None:
         if warmup := self.setup.runner.benchmark.warmup_requests:
