@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import partial
 
 
 class PartituneError(Exception):
@@ -56,11 +57,7 @@ class RunError(PartituneError):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Ray pickles errors raised in workers; the keywords must survive the trip.
-        return (_rebuild, (type(self), str(self), self.excess, self.detail))
-
-
-def _rebuild(kind: type[RunError], message: str, excess: float | None, detail: str) -> RunError:
-    return kind(message, excess=excess, detail=detail)
+        return partial(type(self), excess=self.excess, detail=self.detail), (str(self),)
 
 
 class Refused(RunError):

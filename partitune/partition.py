@@ -68,30 +68,24 @@ def parse_partition(
 
 def _from_text(text: str, source: str) -> Partition:
     if not _DIGITS_AND_COMMAS.match(text):
-        raise SpecError(
-            f"{source}: {_quoted(text)}: {_odd_text(text)}; allowed are digits 0-9 separated by single commas, "
-            "e.g. 11,11,12,12"
-        )
+        allowed = "digits 0-9 separated by single commas, e.g. 11,11,12,12"
+        raise SpecError(f"{source}: {_quoted(text)}: {_odd_text(text)}; allowed are {allowed}")
     pieces = text.split(",")
     for stage, piece in enumerate(pieces):
         if len(piece) > _NUMERALS:
-            raise SpecError(
-                f"{source}: {_quoted(text)}: stage {stage} has a number of {len(piece)} digits; "
-                f"allowed are 1 to {'9' * _NUMERALS} layers"
-            )
+            flaw = f"stage {stage} has a number of {len(piece)} digits"
+            raise SpecError(f"{source}: {_quoted(text)}: {flaw}; allowed are 1 to {'9' * _NUMERALS} layers")
     return Partition(int(piece) for piece in pieces)
 
 
 def _from_list(values: Sequence[object], source: str) -> Partition:
+    allowed = "allowed is one integer per stage, e.g. [11, 11, 12, 12]"
     if not values:
-        raise SpecError(f"{source}: []: the list is empty; allowed is one integer per stage, e.g. [11, 11, 12, 12]")
+        raise SpecError(f"{source}: []: the list is empty; {allowed}")
     entries = []
     for stage, entry in enumerate(values):
         if isinstance(entry, bool) or not isinstance(entry, int):
-            raise SpecError(
-                f"{source}: stage {stage} is {entry!r} ({type(entry).__name__}); allowed is one integer per stage, "
-                "e.g. [11, 11, 12, 12]"
-            )
+            raise SpecError(f"{source}: stage {stage} is {entry!r} ({type(entry).__name__}); {allowed}")
         if entry >= 10**_NUMERALS:
             raise SpecError(f"{source}: stage {stage} is {entry}; allowed are 1 to {'9' * _NUMERALS} layers")
         entries.append(entry)

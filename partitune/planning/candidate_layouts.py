@@ -10,6 +10,7 @@ over the slowest stage or the sum of all), and the best of each number of tensor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from partitune.candidate import Candidate, FlagValue
@@ -107,11 +108,9 @@ def _layouts(problem: Problem, spec: SearchSpace) -> Iterator[Layout]:
 def _with_data_ranks(problem: Problem, layout: Layout, most: int) -> Layout:
     """`layout` with as many data ranks as can be laid out, at most `most`."""
     for dp in range(most, 1, -1):
-        try:
+        with suppress(SpecError):
             problem.placed(replace(layout, dp=dp))
-        except SpecError:
-            continue
-        return replace(layout, dp=dp)
+            return replace(layout, dp=dp)
     return replace(layout, dp=1)
 
 

@@ -108,13 +108,11 @@ class Planner:
             return self._problem.default_partition
         if plan in self._seeds:
             return self._seeds[plan]
-        front = self.front(flags)
-        index = FRONT_PLANS.index(plan)
+        front, index = self.front(flags), FRONT_PLANS.index(plan)
         last = len(front) - 1
-        # A short front gives every point a name; a long one is sampled evenly, both ends included.
-        return front[
-            min(index, last) if last < len(FRONT_PLANS) else round(index * last / (len(FRONT_PLANS) - 1))
-        ].partition
+        if last >= len(FRONT_PLANS):  # a short front gives every point a name, a long one is sampled evenly
+            index = round(index * last / (len(FRONT_PLANS) - 1))
+        return front[min(index, last)].partition
 
     def front(self, flags: Mapping[str, FlagValue]) -> tuple[Solution, ...]:
         """The exact front of slowest stage and KV blocks under `flags`, fastest first.

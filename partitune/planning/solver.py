@@ -75,7 +75,7 @@ def minimise_sum(times: Floats) -> Solution:
     Raises:
         InfeasibleSpace: no partition is allowed.
     """
-    fastest, even = _solution(times, _least_sum(times)), minimise_bottleneck(times)
+    even, fastest = minimise_bottleneck(times), _solution(times, _least_sum(times))
     return even if even.total_s <= fastest.total_s * _SAME else fastest
 
 
@@ -181,15 +181,13 @@ def _least_bottleneck(costs: Floats) -> float:
 
 
 def _least_sum(costs: Floats) -> Partition:
-    """The partition with the least sum of costs; ties go to the earliest cut."""
+    """The partition with the least sum of costs, of which some admit one; ties go to the earliest cut."""
     best = costs[0, 0]
     origins = []
     for stage in range(1, len(costs)):
         sums = best[:, None] + costs[stage]
         origins.append(sums.argmin(axis=0))
         best = sums.min(axis=0)
-    if best[-1] == np.inf:
-        raise _infeasible(costs)
     cuts = [costs.shape[1] - 1]
     for origin in reversed(origins):
         cuts.append(int(origin[cuts[-1]]))
@@ -209,11 +207,7 @@ def _infeasible(costs: Floats) -> InfeasibleSpace:
     reached = [allowed[0, 0]]
     for windows in allowed[1:]:
         reached.append((reached[-1][:, None] & windows).any(axis=0))
-    for stage, ends in enumerate(reached):
-        if not ends.any() or (stage == stages - 1 and not ends[-1]):
-            furthest = int(np.flatnonzero(reached[stage - 1])[-1])
-            return InfeasibleSpace(
-                f"stage {stage} of {stages} cannot take over where the stages before it can end: they reach layer "
-                f"{furthest} of {layers} at most"
-            )
-    raise AssertionError("unreachable: called for costs that admit a partition")
+    stage = [*(ends.any() for ends in reached[:-1]), reached[-1][-1]].index(False)
+    furthest = int(np.flatnonzero(reached[stage - 1])[-1])
+    reach = f"they reach layer {furthest} of {layers} at most"
+    return InfeasibleSpace(f"stage {stage} of {stages} cannot take over where the stages before it can end: {reach}")

@@ -79,17 +79,16 @@ def find(kind: Kind, name: str, *, project: Path = Path()) -> YamlText:
     """
     if "\0" not in name and _is_path(name):
         return _read(Path(os.path.expanduser(name)), name)  # noqa: PTH111 - Path.expanduser raises on ~nobody
-    entries = list_catalog(kind, project=project)
-    for entry in entries:
-        if entry.name == name:
-            return _read(entry.file, entry.label)
-    names = [entry.name for entry in entries]
+    entries = {entry.name: entry for entry in list_catalog(kind, project=project)}
+    if entry := entries.get(name):
+        return _read(entry.file, entry.label)
     places = dict.fromkeys(
         str(place.absolute() if isinstance(place, Path) else place) for _, place in _places(kind, project)
     )
+    hint = did_you_mean(name, entries)
     raise SpecError(
-        f"{kind.words} {name[:100]!r}: not found{did_you_mean(name, names)}; allowed: a path of a YAML file, or one of "
-        f"{', '.join(names) or 'nothing, as the folders are empty'} (looked in {', '.join(places)})"
+        f"{kind.words} {name[:100]!r}: not found{hint}; allowed: a path of a YAML file, or one of "
+        f"{', '.join(entries) or 'nothing, as the folders are empty'} (looked in {', '.join(places)})"
     )
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from partitune.spec.yaml.faults import Fault, describe, text_fault
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
+
+_Value = TypeVar("_Value")
 
 MAX_LAYERS = 4096
 MAX_STAGES = 1024
@@ -121,9 +123,8 @@ class _Range(StrictModel):
             yield Fault(("low",), f"found {low} above high ({high}); allowed: at most high")
         elif rest := _beyond(high, low, step):
             ends = [(Decimal(str(high)) - rest + extra).normalize() for extra in (Decimal(0), Decimal(str(step)))]
-            yield Fault(
-                ("high",), f"found {high}, which steps of {step} from {low} miss; allowed: {ends[0]:f} or {ends[1]:f}"
-            )
+            text = f"found {high}, which steps of {step} from {low} miss; allowed: {ends[0]:f} or {ends[1]:f}"
+            yield Fault(("high",), text)
 
 
 class WholeRange(_Range):
@@ -158,13 +159,12 @@ def _form(value: object) -> str | None:
 
 #: The values a flag may take, in the order written.
 Choices = Annotated[
-    tuple[CheckedFlagValue, ...], Field(strict=False, min_length=1, max_length=_MAX_VALUES), AfterValidator(_distinct)
-]
-EnvChoices = Annotated[
-    tuple[EnvValue, ...], Field(strict=False, min_length=1, max_length=_MAX_VALUES), AfterValidator(_distinct)
+    tuple[_Value, ...], Field(strict=False, min_length=1, max_length=_MAX_VALUES), AfterValidator(_distinct)
 ]
 Domain = Annotated[
-    Annotated[Choices, Tag("choices")] | Annotated[WholeRange, Tag("whole")] | Annotated[RealRange, Tag("real")],
+    Annotated[Choices[CheckedFlagValue], Tag("choices")]
+    | Annotated[WholeRange, Tag("whole")]
+    | Annotated[RealRange, Tag("real")],
     Discriminator(_form),
 ]
 
@@ -226,7 +226,7 @@ class Domains(StrictModel):
         PartitionDomain()
     )
     env: Annotated[
-        dict[EnvName, EnvChoices],
+        dict[EnvName, Choices[EnvValue]],
         allowed("a mapping of environment variables to lists of texts, such as {NAME: ['0', '1']}"),
     ] = Field(default_factory=dict)
 

@@ -59,9 +59,8 @@ def with_settings(spec: SearchSpace, keys: Mapping[str, FlagValue], source: str 
         for parent in parents:
             section = section.setdefault(parent, {}) if isinstance(section, dict) else None
         if not isinstance(section, dict):
-            raise SpecError(
-                f"{source} {name}: there is no such key; allowed: a key of the search space, such as engine.version"
-            )
+            allowed = "a key of the search space, such as engine.version"
+            raise SpecError(f"{source} {name}: there is no such key; allowed: {allowed}")
         # A version looks like a number to YAML, and the file wants it in quotes.
         section[last] = str(value) if name == "engine.version" else value
     return SearchSpace.from_mapping(plain, source=source)
@@ -76,13 +75,12 @@ def from_flags(given: Mapping[str, Any]) -> SearchSpace:
     Raises:
         SpecError: one is missing or wrong.
     """
-    wanted = ("model", "gpu", "nodes", "gpus_per_node", "tp", "pp")
-    missing = [f"--{name.replace('_', '-')}" for name in wanted if name not in given]
-    if missing:
-        raise SpecError(
-            f"{', '.join(missing)}: missing; allowed: the name or path of a search space (partitune list), or all of "
-            f"{', '.join('--' + name.replace('_', '-') for name in wanted)}"
-        )
+    names = ("model", "gpu", "nodes", "gpus_per_node", "tp", "pp")
+    options = {name: f"--{name.replace('_', '-')}" for name in names}
+    if missing := ", ".join(option for name, option in options.items() if name not in given):
+        every = ", ".join(options.values())
+        allowed = f"the name or path of a search space (partitune list), or all of {every}"
+        raise SpecError(f"{missing}: missing; allowed: {allowed}")
     model = str(given["model"])
     label = re.sub("[^a-z0-9._-]+", "-", Path(model.rstrip("/").removesuffix("/config.json")).name.lower()).strip("-._")
     pp, tp = given["pp"], given["tp"]

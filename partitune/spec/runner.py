@@ -130,11 +130,8 @@ def _command(words: tuple[str, ...]) -> tuple[str, ...]:
     for word in words:
         for name in fields_of_text(word):
             if name not in PLACEHOLDERS:
-                hint = did_you_mean(name, PLACEHOLDERS)
-                raise wrong(
-                    f"found {{{name}}}{hint}; allowed: {', '.join(f'{{{one}}}' for one in PLACEHOLDERS)}, and {{{{ or "
-                    "}} for a brace"
-                )
+                hint, fields = did_you_mean(name, PLACEHOLDERS), ", ".join(f"{{{field}}}" for field in PLACEHOLDERS)
+                raise wrong(f"found {{{name}}}{hint}; allowed: {fields}, and {{{{ or }}}} for a brace")
     return words
 
 
@@ -165,8 +162,7 @@ class Runner(SpecFile):
     ] = ()
     nodes: Annotated[Nodes, allowed("a mapping with start, hosts")] = Nodes()
     env: Annotated[
-        EnvValues,
-        allowed("a mapping of environment variables of this site to texts, such as {NCCL_IB_HCA: mlx5}"),
+        EnvValues, allowed("a mapping of environment variables of this site to texts, such as {NCCL_IB_HCA: mlx5}")
     ] = Field(default_factory=dict)
     forward_env: Annotated[
         tuple[Annotated[str, Field(pattern=_VARIABLE)], ...],
@@ -239,13 +235,11 @@ class Runner(SpecFile):
                 use = ", ".join(kind for kind, ignored in _UNUSED.items() if name not in ignored)
                 yield Fault((name,), f"found beside driver {self.driver}, which does not use it; allowed with: {use}")
         if self.driver == _COMMAND and not self.command:
-            yield Fault(
-                ("command",), "missing; allowed: the words that measure one candidate, with {result} among them"
-            )
+            text = "missing; allowed: the words that measure one candidate, with {result} among them"
+            yield Fault(("command",), text)
         elif self.driver == _COMMAND and not any("result" in fields_of_text(word) for word in self.command):
-            yield Fault(
-                ("command",), "found no {result}; allowed: words with {result}, the file the result is read from"
-            )
+            text = "found no {result}; allowed: words with {result}, the file the result is read from"
+            yield Fault(("command",), text)
         for name in self.forward_env:
             if name in self.env:
                 yield Fault(("forward_env",), f"found {name}, which env sets as well; allowed: one of the two")

@@ -38,7 +38,7 @@ from partitune.spec.objectives import NEEDS, Goodput, Limit, Metric, Objective
 from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
 from partitune.spec.yaml.document import Plain
-from partitune.spec.yaml.faults import Fault, describe, text_fault
+from partitune.spec.yaml.faults import Fault, KeyPath, describe, text_fault
 from partitune.spec.yaml.spec_file import SpecFile
 from partitune.spec.yaml.strict_model import Reading, StrictModel, allowed, number, whole, wrong
 
@@ -59,9 +59,8 @@ class Seed(StrictModel):
 
     partition: Annotated[
         tuple[Annotated[int, Field(ge=1, le=MAX_LAYERS)], ...],
-        Field(strict=False, min_length=1, max_length=MAX_STAGES),
+        allowed(_LAYERS_PER_STAGE, strict=False, min_length=1, max_length=MAX_STAGES),
         BeforeValidator(_layers),
-        allowed(_LAYERS_PER_STAGE),
     ]
     knobs: Annotated[FlagValues, allowed("a mapping of knobs to one value each")] = Field(default_factory=dict)
     env: Annotated[EnvValues, allowed("a mapping of environment knobs to one text each")] = Field(default_factory=dict)
@@ -140,9 +139,8 @@ class SearchSpace(SpecFile):
     knobs: Annotated[Domains, allowed("a mapping of partition, env and engine flags to what they may be")] = Domains()
     objectives: Annotated[
         tuple[Objective, ...],
-        Field(strict=False, min_length=1),
+        allowed("a list of metrics, such as [output_throughput_tok_s]", strict=False, min_length=1),
         AfterValidator(_no_metric_twice),
-        allowed("a list of metrics, such as [output_throughput_tok_s]"),
     ] = (Objective(metric="output_throughput_tok_s"),)
     slo: Annotated[dict[Metric, Limit], allowed("a mapping of metrics to the worst value accepted, above 0")] = Field(
         default_factory=dict
@@ -233,45 +231,31 @@ def _need_faults(reading: Reading, cluster: Cluster | None) -> Iterator[Fault]:
         given["cluster.gpu_hour_price_usd"] = cluster.gpu_hour_price_usd is not None
         given["cluster.gpu_power_w"] = cluster.gpu_power_w is not None
     slo, objectives = written.get("slo"), written.get("objectives")
-    asked: list[tuple[tuple[str | int, ...], object]] = [
-        (("slo", n), n) for n in (slo if isinstance(slo, dict) else ())
-    ]
+    asked: dict[KeyPath, Plain] = {("slo", name): name for name in slo} if isinstance(slo, dict) else {}
     for index, objective in enumerate(objectives if isinstance(objectives, list) else ()):
-        metric = objective.get("metric") if isinstance(objective, dict) else objective
-        asked.append((("objectives", index), metric))
-    for path, name in asked:
+        asked["objectives", index] = objective.get("metric") if isinstance(objective, dict) else objective
+    for path, name in asked.items():
         if isinstance(name, str) and name in NEEDS and not given.get(NEEDS[name], True):
             yield Fault(path, f"{name} needs {NEEDS[name]}, which is not given; allowed: with it, or another metric")
 
 
 def _size_faults(cluster: Cluster, parallel: Parallel) -> Iterator[Fault]:
-    per_node, width = cluster.gpus_per_node, parallel.tp * parallel.pcp
-    have, need = cluster.nodes * per_node, parallel.gpus
+    tp, pp, per_node = parallel.tp, parallel.pp, cluster.gpus_per_node
+    width, have, need = tp * parallel.pcp, cluster.nodes * per_node, parallel.gpus
     for key, value in (("gpu", cluster.gpu), ("reserved_gib", cluster.reserved_gib)):
-        if isinstance(value, tuple) and len(value) not in (parallel.pp, have):
-            text = (
-                f"found a list of {len(value)}; allowed: one for all, a list of {parallel.pp} (parallel.pp stages) or "
-                f"of {have} (GPUs of the cluster)"
-            )
-            yield Fault(("cluster", key), text)
-    sizes = " × ".join(
-        f"{key} {size}"
-        for key, size in (("tp", parallel.tp), ("pp", parallel.pp), ("dp", parallel.dp), ("pcp", parallel.pcp))
-        if size > 1 or key in ("tp", "pp")
-    )
+        if isinstance(value, tuple) and len(value) not in (pp, have):
+            lists = f"a list of {pp} (parallel.pp stages) or of {have} (GPUs of the cluster)"
+            yield Fault(("cluster", key), f"found a list of {len(value)}; allowed: one for all, {lists}")
     if width > per_node:
-        text = (
-            f"found {parallel.tp}; allowed: at most {per_node} (cluster.gpus_per_node), as a stage stands in one node"
-        )
+        text = f"found {tp}; allowed: at most {per_node} (cluster.gpus_per_node), as a stage stands in one node"
         yield Fault(("parallel", "tp"), text)
     elif need > have:
-        text = f"{sizes} needs {need} GPUs; allowed: at most {have} (nodes × gpus_per_node)"
+        sizes = {"tp": tp, "pp": pp, "dp": parallel.dp, "pcp": parallel.pcp}
+        product = " × ".join(f"{key} {size}" for key, size in sizes.items() if size > 1 or key in ("tp", "pp"))
+        text = f"{product} needs {need} GPUs; allowed: at most {have} (nodes × gpus_per_node)"
         yield Fault(("parallel", "pp"), text)
     elif need > per_node and per_node % width:
-        text = (
-            f"found {parallel.tp}, which puts a stage on two nodes; allowed: a divisor of cluster.gpus_per_node "
-            f"({per_node})"
-        )
+        text = f"found {tp}, which puts a stage on two nodes; allowed: a divisor of cluster.gpus_per_node ({per_node})"
         yield Fault(("parallel", "tp"), text)
 
 
@@ -291,10 +275,8 @@ def _seed_faults(index: int, seed: Seed, knobs: Domains) -> Iterator[Fault]:
                 names = ", ".join(varied) or "none, as none varies"
                 yield Fault(path, f"not a knob of this space{did_you_mean(name, varied)}; allowed: {names}")
             elif not domain_allows(varied[name], value):
-                yield Fault(
-                    path,
-                    f"found {describe(value)}, which the search cannot propose; allowed: {domain_words(varied[name])}",
-                )
+                words = domain_words(varied[name])
+                yield Fault(path, f"found {describe(value)}, which the search cannot propose; allowed: {words}")
 
 
 def load_search_space(name: str, *, project: Path = Path()) -> SearchSpace:

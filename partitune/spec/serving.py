@@ -89,8 +89,7 @@ class Engine(StrictModel):
     ] = "auto"
     split_rule: Annotated[Word | None, allowed("the name of a default split; the engine's own if left out")] = None
     flags: Annotated[
-        FlagValues,
-        allowed("a mapping of engine flags in snake_case to values, such as {max_num_seqs: 128}"),
+        FlagValues, allowed("a mapping of engine flags in snake_case to values, such as {max_num_seqs: 128}")
     ] = Field(default_factory=dict)
     env: Annotated[EnvValues, allowed("a mapping of environment variables to texts, such as {NCCL_DEBUG: WARN}")] = (
         Field(default_factory=dict)

@@ -125,11 +125,9 @@ class _Builder:
     faults: list[Fault] = field(default_factory=list)
     anchors: dict[str, tuple[Plain, int]] = field(default_factory=dict)  # value and the nodes it expands to
     nodes: int = 0
-    text: str = ""
 
     def document(self, text: str) -> dict[str | int, Plain]:
-        self.text = text
-        events = self._events()
+        events = self._events(text)
         next(events)  # the stream's start
         if isinstance(next(events), yaml.StreamEndEvent):
             raise _UnreadableError("the file is empty; allowed: a mapping of keys", 1)
@@ -144,26 +142,16 @@ class _Builder:
             raise _UnreadableError(f"{content}; allowed: a mapping of keys (`key: value` lines)", self.lines[()])
         return value
 
-    def _events(self) -> Iterator[yaml.Event]:
+    def _events(self, text: str) -> Iterator[yaml.Event]:
         try:
-            yield from yaml.parse(self.text, Loader=yaml.SafeLoader)
+            yield from yaml.parse(text, Loader=yaml.SafeLoader)
         except yaml.reader.ReaderError as error:
-            line = self.text.count("\n", 0, error.position) + 1
+            line = text.count("\n", 0, error.position) + 1
             raise _UnreadableError(f"found the character {chr(error.character)!a}; allowed: text", line) from error
         except yaml.MarkedYAMLError as error:
-            raise self._syntax(error) from error
+            raise _syntax(error, text) from error
         except (ValueError, OverflowError) as error:  # escapes such as "\UFFFFFFFF" reach chr() unchecked in PyYAML
             raise _UnreadableError(f"not readable as YAML: {error}", self.lines.get((), 1)) from error
-
-    def _syntax(self, error: yaml.MarkedYAMLError) -> _UnreadableError:
-        mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else mark.line + 1
-        rows = self.text.splitlines()
-        row = rows[line - 1] if line <= len(rows) else ""
-        if "\t" in row[: len(row) - len(row.lstrip())]:
-            return _UnreadableError("a tab in the indentation; allowed: spaces", line)
-        begun = "" if error.context_mark is None else f" (begun in line {error.context_mark.line + 1})"
-        return _UnreadableError(f"not readable as YAML: {error.problem or error.context}{begun}", line)
 
     def _value(self, event: yaml.Event, events: Iterator[yaml.Event], path: KeyPath) -> Plain:
         before = self.nodes
@@ -236,6 +224,16 @@ class _Builder:
         if kind != "str" or _YAML_1_2_NUMBER.fullmatch(text):
             self.faults.append(Fault(path, _two_readings(text, kind), _line(event)))
         return text
+
+
+def _syntax(error: yaml.MarkedYAMLError, text: str) -> _UnreadableError:
+    mark = error.problem_mark or error.context_mark
+    line = 1 if mark is None else mark.line + 1
+    row = next(iter(text.splitlines()[line - 1 :]), "")
+    if "\t" in row[: len(row) - len(row.lstrip())]:
+        return _UnreadableError("a tab in the indentation; allowed: spaces", line)
+    begun = "" if error.context_mark is None else f" (begun in line {error.context_mark.line + 1})"
+    return _UnreadableError(f"not readable as YAML: {error.problem or error.context}{begun}", line)
 
 
 def _yaml_1_1(text: str) -> str:

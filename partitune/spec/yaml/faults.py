@@ -70,12 +70,10 @@ def describe(value: object) -> str:
             return f"the text {shown(value)!r}"
         case list() | tuple():
             return f"a list of {len(value)}" if value else "an empty list"
+        case dict() if value:
+            return f"a mapping with {', '.join(shown(str(key)) for key in list(value)[:8])}"
         case dict():
-            return (
-                f"a mapping with {', '.join(shown(str(key)) for key in list(value)[:8])}"
-                if value
-                else "an empty mapping"
-            )
+            return "an empty mapping"
     return f"a {type(value).__name__}"
 
 
