@@ -72,42 +72,31 @@ class ExpertExchange:
         self._visits = distinct_experts(layout.expert_ranks, 1, per_token)
         self._rank_gather = TensorParallelGroup(gpu, layout.tp)
         ranks = layout.stage_gpus if layout.sequence_parallel_moe else layout.dp * layout.pcp
-        near = max(1, ranks // nodes)
-        self._gather = TensorParallelGroup(gpu, near)
-        self._near = link_in_node(gpu)
-        self._link = placement.expert_link
-        #: Share of what a rank receives that comes from other nodes, and the ranks that bring it in side by side.
-        self._crossing = (1 - 1 / nodes, near)
-
-    @property
-    def all_reduces(self) -> bool:
-        """True where partial sums of the tensor ranks are still to be all-reduced afterwards."""
-        return self._layout.exchange is not Exchange.ROUTED and not self._layout.sequence_parallel_moe
+        self._near_ranks = max(1, ranks // nodes)
+        self._gather = TensorParallelGroup(gpu, self._near_ranks)
+        self._near, self._far = link_in_node(gpu), placement.expert_link
+        self._far_share = 1 - 1 / nodes  # of what a rank receives
+        #: Whether partial sums of the tensor ranks are still to be all-reduced afterwards.
+        self.all_reduces = layout.exchange is not Exchange.ROUTED and not layout.sequence_parallel_moe
 
     def __call__(self, tokens: int) -> float:
         """Seconds to dispatch and combine `tokens` tokens of this rank, those of its peers alike."""
         layout = self._layout
         if layout.exchange is Exchange.REDUCE:
             return 0.0
-        once = self._gathered_s(tokens) if layout.exchange is Exchange.GATHER else self._routed_s(tokens)
+        if layout.exchange is Exchange.GATHER:
+            # One all-gather of the tokens of all data ranks; scattering their sums takes as long.
+            message = tokens * self._token_bytes * layout.dp * layout.pcp
+            once, far_bytes = self._gather.all_gather_s(message), message * self._far_share / self._near_ranks
+        else:
+            # One all-to-all: every rank sends its tokens to the ranks of their experts.
+            own = tokens / layout.tp if layout.sequence_parallel_moe else float(tokens)
+            sent = own * self._visits * self._token_bytes
+            once, far_bytes = self._near.transfer_s(sent * (1 - self._far_share)), sent * self._far_share
+        once += self._far.transfer_s(far_bytes) if self._far else 0.0
         # Cut over the tensor ranks before, the tokens are put together again at the end.
         whole = self._rank_gather.all_gather_s(tokens * self._token_bytes) if layout.sequence_parallel_moe else 0.0
         return 2 * once + whole
-
-    def _gathered_s(self, tokens: int) -> float:
-        """One all-gather of the tokens of all data ranks; scattering their sums takes as long."""
-        message = tokens * self._token_bytes * self._layout.dp * self._layout.pcp
-        share, near = self._crossing
-        seconds = self._gather.all_gather_s(message)
-        return seconds + (self._link.transfer_s(message * share / near) if self._link else 0.0)
-
-    def _routed_s(self, tokens: int) -> float:
-        """One all-to-all: every rank sends its tokens to the ranks of their experts."""
-        own = tokens / self._layout.tp if self._layout.sequence_parallel_moe else float(tokens)
-        sent = own * self._visits * self._token_bytes
-        share, _ = self._crossing
-        seconds = self._near.transfer_s(sent * (1 - share))
-        return seconds + (self._link.transfer_s(sent * share) if self._link else 0.0)
 
 
 class ContextRanks:

@@ -82,14 +82,11 @@ def served_model(problem: Problem) -> tuple[str, tuple[str, ...]]:
     """What the engine is told to serve: a hub id, or the folder the config.json lies in; and what is odd about it."""
     if problem.architecture.repository is not None:
         return problem.architecture.repository, ()
-    path = Path(problem.model)
+    path, key = Path(problem.model), problem.engine.launch.model_key
     if path.is_dir():
         return str(path), ()
-    if path.name == "config.json":
-        return str(path.parent), ()
-    key = problem.engine.launch.model_key
-    text = f"{path.name} is not a checkpoint folder's config.json; write the model to serve under {key}"
-    return str(path.parent), (text,)
+    odd = f"{path.name} is not a checkpoint folder's config.json; write the model to serve under {key}"
+    return str(path.parent), () if path.name == "config.json" else (odd,)
 
 
 def _config_beside(env_file: Path) -> Path:
@@ -132,11 +129,8 @@ def _check_flags(resolved: ResolvedCandidate, entries: Mapping[str, FlagValue], 
     read_config = resolved.problem.engine.launch.read_config
     taken = read_config(yaml.safe_load(text))
     named = {key.replace("-", "_").removeprefix("no_") for key in entries}
-    flags = {
-        name: value
-        for name, value in command_flags(resolved.deployment.flags).items()
-        if value is not False or name in named
-    }
-    lost = sorted(name for name, value in flags.items() if taken.get(name) != value)
+    flags = command_flags(resolved.deployment.flags).items()
+    needed = {name: value for name, value in flags if value is not False or name in named}
+    lost = sorted(name for name, value in needed.items() if taken.get(name) != value)
     if lost or taken != read_config(entries):
         raise SpecError(f"export: {source}: read back, the engine would take other values; lost: {', '.join(lost)}")

@@ -84,7 +84,7 @@ def _problem(row: Mapping[str, str], concurrency: int, prompt: int, output: int,
             "engine": {
                 "name": row["engine"],
                 "version": "0.19.0" if version.startswith("nightly") else version,
-                "flags": _FLAGS.get(row["engine"], _vllm_flags)(version, concurrency, prompt + output),
+                "flags": _flags(row["engine"], version, concurrency, prompt + output),
             },
             "parallel": {"tp": int(row["tp"]), "pp": 1, "expert_parallel": row["expert_ranks"] != "1"},
             "workload": {
@@ -99,26 +99,21 @@ def _problem(row: Mapping[str, str], concurrency: int, prompt: int, output: int,
     )
 
 
-def _sglang_flags(_version: str, concurrency: int, _longest: int) -> dict[str, FlagValue]:
-    return {
-        "chunked_prefill_size": 32768,
-        "max_prefill_tokens": 32768,
-        "mem_fraction_static": 0.82,
-        "max_running_requests": max(concurrency, 16),
-    }
-
-
-#: What the launch scripts of an engine say; vLLM's for every other.
-_FLAGS = {"sglang": _sglang_flags}
-
-
-def _vllm_flags(version: str, concurrency: int, longest: int) -> dict[str, FlagValue]:
-    numbers = version.split(".")
-    if numbers[0].isdecimal() and (int(numbers[0]), int(numbers[1])) < _FIRST_ASYNCHRONOUS:
-        return {"async_scheduling": False}
-    return {
+def _flags(engine: str, version: str, concurrency: int, longest: int) -> dict[str, FlagValue]:
+    """What the launch scripts of an engine say; vLLM's for every other."""
+    vllm: dict[str, FlagValue] = {
         "max_num_batched_tokens": 8192,
         "max_num_seqs": max(concurrency, 512),
         "max_model_len": longest + 200,
         "enable_prefix_caching": False,
     }
+    numbers = version.split(".")
+    if numbers[0].isdecimal() and (int(numbers[0]), int(numbers[1])) < _FIRST_ASYNCHRONOUS:
+        vllm = {"async_scheduling": False}
+    sglang: dict[str, FlagValue] = {
+        "chunked_prefill_size": 32768,
+        "max_prefill_tokens": 32768,
+        "mem_fraction_static": 0.82,
+        "max_running_requests": max(concurrency, 16),
+    }
+    return {"sglang": sglang}.get(engine, vllm)

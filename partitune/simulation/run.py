@@ -76,10 +76,8 @@ class Run:
     @property
     def wait_s(self) -> tuple[float, ...]:
         """Per stage: neither computing nor handing over."""
-        return tuple(
-            self.makespan_s - compute - transfer
-            for compute, transfer in zip(self.compute_s, self.transfer_s, strict=True)
-        )
+        busy = zip(self.compute_s, self.transfer_s, strict=True)
+        return tuple(self.makespan_s - compute - transfer for compute, transfer in busy)
 
     @property
     def duration_s(self) -> float:

@@ -15,7 +15,7 @@ import pytest
 from partitune.costs.cost_model import Batch, decode, prefill
 from partitune.costs.measured import operations as silicon
 from partitune.costs.measured.operations import Kernels, MeasuredEngine, kernels_on
-from partitune.costs.measured.tables import Operation, Table
+from partitune.costs.measured.tables import Table
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.registry import ENGINES
 from partitune.hardware.gpus import gpu
@@ -185,10 +185,8 @@ class TestSources:
 class TestKeptAnswers:
     """Opening the tables takes seconds; an answer is kept."""
 
-    QUESTION = Operation("CustomAllReduce", (4096, 2))
-
     def ask(self) -> float:
-        grid = Table("h200_sxm", "vllm", "0.24.0").by_rows(self.QUESTION)
+        grid = Table("h200_sxm", "vllm", "0.24.0").by_rows("CustomAllReduce", 4096, 2)
         assert grid is not None
         return grid(64)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from partitune.costs.fitted import SYSTEMS
 from partitune.costs.measured.grids import ContextMixer, Grid, StateMixer
-from partitune.costs.measured.tables import Operation, Table, installed_release
+from partitune.costs.measured.tables import Table, installed_release
 from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 
@@ -76,18 +76,15 @@ class Kernels:
         self._own = Table(system, tables.engine, tables.on(gpu))
         self._siblings = Table(system, tables.engine, tables.on(gpu), siblings=True)
         self._sglang = Table(system, SGLANG_TABLES.engine, SGLANG_TABLES.on(gpu))
-
-    @property
-    def name(self) -> str:
-        """System, engine and release of the tables, as `source` lines name them: `h200_sxm vllm 0.24.0`."""
-        return f"{self._own.system} {self._own.engine} {self._own.release}"
+        #: System, engine and release of the tables, as `source` lines name them.
+        self.name = f"{system} {self._own.engine} {self._own.release}"
 
     def gemm(self, outputs: int, inputs: int, dtype: str) -> Grid | None:
         """One matrix: seconds by rows."""
         if dtype not in _GEMM:
             return None
         table = self._sglang if dtype == "fp8_block" else self._own
-        return table.by_rows(Operation("GEMM", (outputs, inputs, _gemm(dtype))))
+        return table.by_rows("GEMM", outputs, inputs, _gemm(dtype))
 
     def experts(
         self, width: int, inner: int, experts: int, per_token: int, *, tp: int, ep: int, dtype: str, gated: bool
@@ -95,7 +92,7 @@ class Kernels:
         """Routed experts of a rank, without router and communication: seconds by tokens of the whole group."""
         shape = (width, inner, per_token, experts, tp, ep, f"MoEQuantMode.{dtype}", _ROUTING, 1, True, gated)
         table = self._sglang if dtype in _FLASHINFER_EXPERTS else self._own
-        return table.by_rows(Operation("MoE", shape))
+        return table.by_rows("MoE", *shape)
 
     def all_reduce(self, width: int, ranks: int) -> Grid | None:
         """The engine's own all-reduce inside a CUDA graph: seconds by tokens of `width` 16-bit values.
@@ -104,35 +101,33 @@ class Kernels:
         """
         if ranks not in _ALL_REDUCE_RANKS:
             return None
-        return self._own.by_rows(Operation("CustomAllReduce", (width, ranks)))
+        return self._own.by_rows("CustomAllReduce", width, ranks)
 
     def grouped_query(self, heads: int, kv_heads: int, width: int, window: int | None) -> ContextMixer | None:
         """Attention kernels over grouped heads, without the projections."""
-        prompts = Operation("ContextAttention", (heads, kv_heads, _KV, _FMHA, window or 0, width))
-        decodes = Operation("GenerationAttention", (heads, kv_heads, _KV, window or 0, width))
-        return ContextMixer.of(self._own.prompts(prompts), self._own.decodes(decodes))
+        prompts = self._own.prompts("ContextAttention", heads, kv_heads, _KV, _FMHA, window or 0, width)
+        decodes = self._own.decodes("GenerationAttention", heads, kv_heads, _KV, window or 0, width)
+        return ContextMixer.of(prompts, decodes)
 
     def latent(self, heads: int, dtype: str, all_heads: int) -> ContextMixer | None:
         """MLA of DeepSeek-V3's widths: the whole block as vLLM runs it, or its kernels alone as SGLang does."""
         if not self.engine.whole_latent_block:
-            prompts = self._own.prompts(Operation("ContextMLA", (heads, _KV, _FMHA)))
-            return ContextMixer.of(prompts, self._own.decodes(Operation("GenerationMLA", (heads, _KV))))
+            prompts = self._own.prompts("ContextMLA", heads, _KV, _FMHA)
+            return ContextMixer.of(prompts, self._own.decodes("GenerationMLA", heads, _KV))
         if dtype not in _GEMM:
             return None
-        of_prompts, of_decodes = (
-            Operation("MLAModule", (prompts, heads, _KV, _FMHA, _gemm(dtype), all_heads)) for prompts in (True, False)
-        )
-        decodes = self._own.decodes(of_decodes)
+        shape = heads, _KV, _FMHA, _gemm(dtype), all_heads
+        prompts, decodes = self._own.prompts("MLAModule", True, *shape), self._own.decodes("MLAModule", False, *shape)
         decodes = decodes and decodes.less(_UNFUSED_NORMS_S.get(self._own.system, 0.0))
-        return ContextMixer.of(self._own.prompts(of_prompts), decodes, whole_block=True)
+        return ContextMixer.of(prompts, decodes, whole_block=True)
 
     def sparse_module(self, heads: int, dtype: str, architecture: str) -> ContextMixer | None:
         """The whole DeepSeek sparse attention block, projections and indexer included."""
         if dtype not in _GEMM:
             return None
-        prompts = Operation("ContextDSAModule", (heads, _KV, _FMHA, _gemm(dtype), architecture))
-        decodes = Operation("GenerationDSAModule", (heads, _KV, _gemm(dtype), architecture))
-        return ContextMixer.of(self._own.prompts(prompts, eager=True), self._own.decodes(decodes), whole_block=True)
+        prompts = self._own.prompts("ContextDSAModule", heads, _KV, _FMHA, _gemm(dtype), architecture, eager=True)
+        decodes = self._own.decodes("GenerationDSAModule", heads, _KV, _gemm(dtype), architecture)
+        return ContextMixer.of(prompts, decodes, whole_block=True)
 
     def state(self, operation: str, hidden: int, key_heads: int, value_heads: int, width: int) -> StateMixer | None:
         """State kernels (`KDAKernel`, `GDNKernel`) of heads of one `width`, convolutions 4 wide."""
@@ -142,9 +137,7 @@ class Kernels:
         def all_of(names: tuple[str, ...], phase: str) -> Grid | None:
             prompts = phase == "context"
             return Grid.sum(
-                table.by_rows(
-                    Operation(operation, (name, phase, *shape)), prompts=prompts, eager=name in _EAGERLY_TIMED
-                )
+                table.by_rows(operation, name, phase, *shape, prompts=prompts, eager=name in _EAGERLY_TIMED)
                 for name in names
             )
 

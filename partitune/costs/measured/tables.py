@@ -37,37 +37,37 @@ def installed_release() -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation of the package, as data: its class, and its arguments after name and count.
-
-    An argument written `GEMMQuantMode.fp8` is that member of the package's enumeration.
-    """
-
-    name: str
-    arguments: tuple[int | str | bool, ...]
+#: An argument of an operation; `GEMMQuantMode.fp8` is that member of the package's enumeration.
+Argument = int | str | bool
+#: (sequences, length, past) of each question.
+_Batches = Sequence[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Tables of one engine release on one GPU; with `siblings`, other releases of the engine fill in."""
+    """Tables of one engine release on one GPU; with `siblings`, other releases of the engine fill in.
+
+    An operation is asked for by its class in the package, and its arguments after name and count.
+    """
 
     system: str
     engine: str
     release: str
     siblings: bool = False
 
-    def by_rows(self, operation: Operation, *, prompts: bool = True, eager: bool = False) -> Grid | None:
+    def by_rows(self, operation: str, *arguments: Argument, prompts: bool = True, eager: bool = False) -> Grid | None:
         """An operation that depends on rows only: tokens of prompts, else decoding sequences."""
         batches = [(1, rows, 0) if prompts else (rows, 1024, 0) for rows in SIZES]
-        seconds = self._answers(operation, batches, prompts=prompts)
+        seconds = self._answers((operation, *arguments), batches, prompts=prompts)
         return Grid(seconds, eager=eager) if seconds else None
 
-    def prompts(self, operation: Operation, *, eager: bool = False) -> Surface | None:
+    def prompts(self, operation: str, *arguments: Argument, eager: bool = False) -> Surface | None:
         """Attention over prompts, by new tokens and mean context."""
         pairs = [(tokens, context) for tokens in SIZES for context in CONTEXTS]
         batches = [_prompts(tokens, context) for tokens, context in pairs]
-        answers = self._answers(operation, [*batches, *((1, tokens, 0) for tokens in SIZES)], prompts=True)
+        answers = self._answers(
+            (operation, *arguments), [*batches, *((1, tokens, 0) for tokens in SIZES)], prompts=True
+        )
         if answers is None:
             return None
         seconds, alone = answers[: len(pairs)], answers[len(pairs) :]
@@ -77,17 +77,15 @@ class Table:
         ]
         return Surface.of_prompts(scaled, alone, eager=eager)
 
-    def decodes(self, operation: Operation) -> Surface | None:
+    def decodes(self, operation: str, *arguments: Argument) -> Surface | None:
         """Attention of one new token a sequence, by sequences and mean context."""
         batches = [(sequences, context, 0) for sequences in SIZES for context in CONTEXTS]
-        seconds = self._answers(operation, batches, prompts=False)
+        seconds = self._answers((operation, *arguments), batches, prompts=False)
         return Surface(seconds) if seconds else None
 
-    def _answers(
-        self, operation: Operation, batches: Sequence[tuple[int, int, int]], *, prompts: bool
-    ) -> list[float] | None:
-        """Seconds for every (sequences, length, past), kept or asked for; None when one was not measured."""
-        question = json.dumps([_FORMAT, *astuple(self), operation.name, *operation.arguments, prompts])
+    def _answers(self, operation: tuple[Argument, ...], batches: _Batches, *, prompts: bool) -> list[float] | None:
+        """Seconds for every batch, kept or asked for; None when one was not measured."""
+        question = json.dumps([_FORMAT, *astuple(self), *operation, prompts])
         with suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
             kept = json.loads(_kept_at(question).read_text("utf-8"))
             if kept["question"] == question:
@@ -102,19 +100,18 @@ class Table:
             draft.replace(path)
         return answer
 
-    def _ask(
-        self, operation: Operation, batches: Sequence[tuple[int, int, int]], *, prompts: bool
-    ) -> list[float] | None:
+    def _ask(self, operation: tuple[Argument, ...], batches: _Batches, *, prompts: bool) -> list[float] | None:
         from aiconfigurator_core.sdk import common, engine, operations
         from aiconfigurator_core.sdk.errors import PerfDataNotAvailableError
 
-        def value(argument: int | str | bool) -> object:
+        def value(argument: Argument) -> object:
             enumeration, _, member = str(argument).partition(".")
             return getattr(common, enumeration)[member] if enumeration.endswith("QuantMode") else argument
 
         view, handle = _open(self)
         try:
-            asked = getattr(operations, operation.name)("", 1, *map(value, operation.arguments))
+            name, *arguments = operation
+            asked = getattr(operations, str(name))("", 1, *map(value, arguments))
             if isinstance(asked, operations.ContextAttention | operations.GenerationAttention):
                 # Which of several measured attention kernels an engine runs is only known to the tables.
                 engine._resolve_attention_lane_orders([asked], view, None)
