@@ -126,7 +126,7 @@ def latent(
     owns_index: bool = True,
     owns_kv: bool = True,
 ) -> AttentionBlock:
-    """Multi-head latent attention, dense or over tokens chosen by an indexer.
+    """Multi-head latent attention, dense or over tokens chosen by an indexer; `counter` is an empty one of its module.
 
     The latent is one KV head: every TP rank holds it whole, and with it the projections into the two latents and the
     whole indexer. `flops_per_pair` is that of expanded keys and values, which the engines use in prefill; sparse

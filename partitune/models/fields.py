@@ -112,13 +112,20 @@ class Fields:
         return default if value is None else value
 
     def sequence(self, name: str) -> list[object] | None:
-        """A JSON list, None when missing."""
+        """A JSON list, None when missing.
+
+        Raises:
+            SpecError: the value is no list.
+        """
         return self._typed(name, list, "a list")
 
     def per_layer(self, name: str, layers: int, allowed: Collection[object]) -> list[object] | None:
         """A list with one entry a layer, each one of `allowed`; None when missing. Longer lists are cut.
 
         Checkpoints with draft modules list those behind the layers (DeepSeek-V4, Step-3.7), hence the cut.
+
+        Raises:
+            SpecError: too few entries, or one that is not allowed.
         """
         values = self.sequence(name)
         if values is None:
@@ -132,12 +139,20 @@ class Fields:
         return values[:layers]
 
     def integers(self, name: str, *, low: int, high: int) -> list[int]:
-        """A list of whole numbers in [low, high]; empty when missing."""
+        """A list of whole numbers in [low, high]; empty when missing.
+
+        Raises:
+            SpecError: the value is no list, or an entry no whole number or out of range.
+        """
         values = self.sequence(name) or []
         return [self._whole(f"{name}[{index}]", value, low, high) for index, value in enumerate(values)]
 
     def section(self, name: str) -> Fields | None:
-        """A JSON object, None when missing."""
+        """A JSON object, None when missing.
+
+        Raises:
+            SpecError: the value is no object.
+        """
         value = self._typed(name, dict, "an object")
         return None if value is None else Fields(value, self.source, f"{self.path}{name}.")
 

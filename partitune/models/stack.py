@@ -39,6 +39,13 @@ class Stack:
     def layers(self, quantisation: Quantisation, hidden: int) -> tuple[tuple[Layer, ...], WeightCounter]:
         """The layers, and what the drafter weighs without the embedding and head it shares with the model.
 
+        Args:
+            quantisation: what the checkpoint stores its matrices in.
+            hidden: width of the model.
+
+        Raises:
+            SpecError: a key that only some kind of layer needs is missing or ill-typed.
+
         vLLM 0.32 `model_executor/models/deepseek_mtp.py`: eh_proj [hidden, 2 hidden], enorm, hnorm, shared_head.norm.
         """
         if self.expert_format is not None:
@@ -61,6 +68,7 @@ class Stack:
         return tuple(layers[: self.count]), drafter
 
 
+#: Reads the fields of a text model; raises SpecError for what is missing, ill-typed or contradicts itself.
 FamilyReader = Callable[[Fields], Stack]
 
 

@@ -130,3 +130,22 @@ def test_gemma_style_kv_sharing_forbids_cuts() -> None:
     assert architecture.illegal_cuts == frozenset({3, 4, 5})
     assert [layer.attention.kv_bytes_per_token > 0 for layer in architecture.layers] == [True] * 4 + [False] * 2
     assert architecture.edges.tied  # the family's default
+
+
+def test_what_any_plain_decoder_may_say_is_read_of_dense_models_and_of_mixtures() -> None:
+    dense: dict[str, object] = {
+        "model_type": "llama",
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "vocab_size": 1000,
+    }
+    experts = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    for config in (dense, {**dense, **experts}):
+        as_it_is = read_architecture(config, name="x", source="config.json")
+        normed = read_architecture({**config, "use_qk_norm": True}, name="x", source="config.json")
+        assert normed.params - as_it_is.params == 4 * 2 * 32  # RMSNorm on query and key heads of 256 / 8, in 4 layers
+        shared = read_architecture({**config, "num_kv_shared_layers": 1}, name="x", source="config.json")
+        assert shared.illegal_cuts == frozenset({3})

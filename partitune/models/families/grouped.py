@@ -45,6 +45,9 @@ def windows(fields: Fields, layers: int) -> list[int | None]:
 
     `layer_types` names them; without it `sliding_window_pattern` n means every n-th layer is full (Gemma), and a lone
     `sliding_window` means all layers slide (Mistral), unless `use_sliding_window` is false (Qwen).
+
+    Raises:
+        SpecError: ill-typed keys, too few `layer_types`, or sliding layers without a window.
     """
     window = fields.integer_or_none("sliding_window", "sliding_window_size", "attention_chunk_size")
     kinds = fields.per_layer("layer_types", layers, LAYER_TYPES)
@@ -66,6 +69,13 @@ def shared_kv_sources(fields: Fields, kinds: Sequence[object]) -> list[int]:
     """For every layer the layer whose KV it reads, by Gemma's `num_kv_shared_layers`.
 
     The last n layers read the cache of the last earlier layer of their own kind (transformers 5.24 `gemma3n`).
+
+    Args:
+        fields: of the text model.
+        kinds: for every layer, what tells its kind from others: its window.
+
+    Raises:
+        SpecError: no layer keeps a cache, or a layer has no earlier one of its kind.
     """
     layers = len(kinds)
     shared = fields.integer("num_kv_shared_layers", default=0, low=0, high=layers)
@@ -82,7 +92,11 @@ def shared_kv_sources(fields: Fields, kinds: Sequence[object]) -> list[int]:
 
 
 def dense_prefix(fields: Fields, layers: int) -> list[bool]:
-    """Which layers hold experts, by `mlp_layer_types`, `moe_layer_freq` or `first_k_dense_replace`."""
+    """Which layers hold experts, by `mlp_layer_types`, `moe_layer_freq` or `first_k_dense_replace`.
+
+    Raises:
+        SpecError: ill-typed keys, or lists with too few entries.
+    """
     kinds = fields.per_layer("mlp_layer_types", layers, {"dense", "sparse"})
     if kinds is not None:
         return [kind == "sparse" for kind in kinds]
@@ -104,6 +118,9 @@ def routed_or_dense(
         routed: for every layer, whether it holds experts.
         inner: width of the dense MLPs, where it is not called `intermediate_size`.
         drafts: whether draft layers hold experts.
+
+    Raises:
+        SpecError: `intermediate_size` is needed and missing or ill-typed.
     """
     if inner is None:
         inner = experts.inner if all(routed) else fields.integer("intermediate_size")

@@ -66,7 +66,7 @@ def read(fields: Fields) -> Stack:
     def blocks(module: WeightCounter, index: int) -> tuple[AttentionBlock, FfnBlock]:
         counter = module.inside("mixer")
         attention, ffn = AttentionBlock(kind=Attention.NONE), FfnBlock(kind=Ffn.NONE)
-        kind = [*kinds, *draft_kinds][index]
+        kind = (kinds + draft_kinds)[index]
         if kind == "mamba":
             attention = mamba2(counter, fields.shape(Mamba2Shape))
         elif kind == "attention":
