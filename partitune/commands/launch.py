@@ -43,8 +43,7 @@ def _launch(arguments: argparse.Namespace) -> int:
         except Refused as error:
             _Said().said(str(error))
             return 1
-        started = (shown.commands, shown.loads, shown.files)
-        answer(arguments, lambda: dry_run_json(*started), lambda _: print("\n".join(dry_run_lines(*started))))
+        answer(arguments, lambda: dry_run_json(shown), lambda _: print("\n".join(dry_run_lines(shown))))
         return 0
     result = launch(driver, runner, candidate, arguments.ray_address, _Said())
     answer(arguments, lambda: _to_json(result), lambda console: print_result(console, result))

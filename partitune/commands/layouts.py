@@ -14,7 +14,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _layouts(arguments: argparse.Namespace) -> int:
-    from partitune.report.layout_table import print_compared
+    from partitune.report.alternatives import print_compared
     from partitune.search.layout_comparison import compare_layouts
 
     if arguments.space is None:  # where the comparison starts from makes no difference to it

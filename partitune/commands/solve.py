@@ -14,7 +14,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _solve(arguments: argparse.Namespace) -> int:
-    from partitune.report.solve import print_solved
+    from partitune.report.alternatives import print_solved
     from partitune.search.exact_front import solve
 
     solved = solve(space_of(arguments), arguments.flags)

@@ -8,35 +8,38 @@ that the shell takes it from where partitune would.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partitune.partition import Partition
 
 if TYPE_CHECKING:  # values to draw: what works them out is not imported
     from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
+    from partitune.search.launching import DryRun
 
 
-def dry_run_lines(commands: LaunchCommands, loads: Sequence[ProcessCommand], files: Mapping[str, str]) -> Iterator[str]:
-    """The lines of a dry run."""
+def dry_run_lines(shown: DryRun) -> Iterator[str]:
+    """The lines of a dry run; a command with its continuation lines is one."""
+    commands = shown.commands
     yield f"# partition {Partition(commands.partition).text}, served as {commands.served_name} at {commands.url}"
     for note in commands.notes:
         yield f"# {note}"
-    for name, text in files.items():
+    for name, text in shown.files.items():
         yield f"# file {name}"
         yield from (f"#   {line}" for line in text.splitlines())
     for process in commands.processes:
         yield ""
         yield f"# node {process.node} ({process.host}){_stages(commands, process.node)}"
-        yield from _command(process)
-    for load in loads:
+        yield _command(process)
+    for load in shown.loads:
         yield ""
         yield f"# load generator, on node {load.node}"
-        yield from _command(load)
+        yield _command(load)
 
 
-def dry_run_json(commands: LaunchCommands, loads: Sequence[ProcessCommand], files: Mapping[str, str]) -> dict[str, Any]:
-    """The same as JSON."""
+def dry_run_json(shown: DryRun) -> dict[str, Any]:
+    """A dry run as `launch --dry-run --json` prints it. Keys may be added, never changed."""
+    commands, loads = shown.commands, [_process_json(load) for load in shown.loads]
     return {
         "trial": commands.trial,
         "engine": commands.engine,
@@ -45,9 +48,9 @@ def dry_run_json(commands: LaunchCommands, loads: Sequence[ProcessCommand], file
         "url": commands.url,
         "stage_nodes": None if commands.stage_nodes is None else list(commands.stage_nodes),
         "processes": [_process_json(process) for process in commands.processes],
-        "load": _process_json(loads[0]) if len(loads) == 1 else None,
-        "loads": [_process_json(load) for load in loads],
-        "files": dict(files),
+        "load": loads[0] if len(loads) == 1 else None,
+        "loads": loads,
+        "files": dict(shown.files),
         "notes": list(commands.notes),
     }
 
@@ -69,13 +72,12 @@ def _stages(commands: LaunchCommands, node: int) -> str:
     return f", stages {here[0]} to {here[-1]}" if len(here) > 1 else "".join(f", stage {stage}" for stage in here)
 
 
-def _command(process: ProcessCommand) -> Iterator[str]:
+def _command(process: ProcessCommand) -> str:
     lines = [f"env {' '.join(f'-u {name}' for name in process.unset)}".rstrip()]
     for name, value in process.env.items():
         lines.append(f'{name}="${name}"' if name in process.secrets else f"{name}={shlex.quote(value)}")
     lines += _grouped(process.argv)
-    for index, line in enumerate(lines):
-        yield f"{'  ' if index else ''}{line}{' ' * (index + 1 < len(lines))}{chr(92) * (index + 1 < len(lines))}"
+    return " \\\n  ".join(lines)
 
 
 def _grouped(words: Sequence[str]) -> list[str]:

@@ -33,10 +33,8 @@ def write_trace(path: Path, trace: Mapping[str, object]) -> None:
 
 def _ours(path: Path) -> bool:
     with path.open("rb") as file:
-        if file.read(2) == b"\x1f\x8b":
-            file.seek(0)
-            with suppress(EOFError, gzip.BadGzipFile), gzip.open(file) as unpacked:
-                return unpacked.read(len(_HEAD)) == _HEAD
-            return False
-        file.seek(0)
-        return file.read(len(_HEAD)) == _HEAD
+        start = file.read(len(_HEAD))
+    if start.startswith(b"\x1f\x8b"):
+        with suppress(EOFError, gzip.BadGzipFile), gzip.open(path) as unpacked:
+            start = unpacked.read(len(_HEAD))
+    return start == _HEAD

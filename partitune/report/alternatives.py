@@ -1,4 +1,4 @@
-"""The exact front of a search space as a table beside the engine's default, and what bounds it."""
+"""What is answered without a search: the exact front of partitions and what bounds it, and layouts side by side."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from partitune.analysis.figures import figure, flags_text, percent
 from partitune.partition import Partition
 from partitune.report.output import Output, table
 
-if TYPE_CHECKING:  # a value to draw: what works it out is not imported
+if TYPE_CHECKING:  # values to draw: what works them out is not imported
     from partitune.search.exact_front import Solved
+    from partitune.search.layout_comparison import Compared
 
 
 def print_solved(console: Output, solved: Solved) -> None:
@@ -57,3 +58,29 @@ def _sentences(solved: Solved) -> Iterator[str]:
         slowest = f"slowest stage {order.slowest_stage_s:.4g} s with {Partition(order.partition).text}"
         yield f"- {','.join(order.gpu)}{reserved}: {slowest}"
     yield f"times: {solved.cost_source}"
+
+
+def print_compared(console: Output, compared: Compared) -> None:
+    """The table, what follows from it, and what was left out."""
+    right = ("idle GPUs", "output tok/s", "ttft p50 ms", "tpot p50 ms", "KV tokens", "in flight")
+    rows = (
+        (
+            row.layout.name,
+            row.result.candidate.partition_text,
+            row.idle_gpus,
+            *(figure(value, name) for name, value in row.metrics.items()),
+            row.result.reason,
+        )
+        for row in compared.rows
+    )
+    if compared.rows:
+        columns = ("layout", "partition", *right, "reason")
+        console.draw(table(f"{compared.space}: layouts, simulated", columns, rows, right))
+    console.say(*compared.advice)
+    without: dict[str, list[str]] = {}
+    for layout in compared.left_out:
+        without.setdefault("; ".join(layout.reasons), []).append(layout.layout.name)
+    console.say(*(f"not {', '.join(names)}: {reason}" for reason, names in without.items()))
+    if compared.not_simulated:
+        names_of_rest = ", ".join(layout.layout.name for layout in compared.not_simulated)
+        console.say(f"thought slower than these and not simulated: {names_of_rest}")
