@@ -42,11 +42,9 @@ class Home:
                 raise ClusterError(
                     f"the job's log holds a trial of the study {message.study!r} before the study itself"
                 )
-            case Screened() | Repeat():
+            case Screened() | Repeat() | Trial():
                 self._store.record(message)
-            case Trial():
-                self._store.record(message)
-                self.trials[message.study] += 1
+                self.trials[message.study] += isinstance(message, Trial)
             case EndMessage():
                 ended = StudyState.FINISHED if message.state is StudyState.FINISHED else StudyState.INTERRUPTED
                 self._store.finish(message.study, ended)

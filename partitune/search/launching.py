@@ -53,7 +53,7 @@ def starting_driver(problem: Problem, space: SearchSpace, runner: Runner) -> Dri
 
 @dataclass(slots=True)
 class _Once:
-    """Asks for one candidate and keeps what it gave: proposer and recorder of a launch."""
+    """Asks for one candidate and keeps what it gave."""
 
     candidate: Candidate
     results: list[Result] = field(default_factory=list)
@@ -62,13 +62,9 @@ class _Once:
         """The one candidate; the budget ends the search after it."""
         return Submission(self.candidate)
 
-    def tell(self, submission: Submission, result: Result) -> None:
-        """Nothing follows from it: there is no second one."""
-
-    def record(self, submission: Submission, result: Result) -> int:  # noqa: ARG002 - there is one
-        """Keep the result; the number of a launch is always 0."""
+    def tell(self, submission: Submission, result: Result) -> None:  # noqa: ARG002 - there is one
+        """Keep the result; nothing else follows from it."""
         self.results.append(result)
-        return 0
 
 
 def launch(driver: Driver, runner: Runner, candidate: Candidate, ray_address: str | None, watcher: Watcher) -> Result:
@@ -82,7 +78,7 @@ def launch(driver: Driver, runner: Runner, candidate: Candidate, ray_address: st
     with choose_pool(driver, runner, "ray", ray_address) as pool:
         for line in pool.prepare():
             watcher.said(line)
-        search(once, pool, once.record, Budget(1), Progress(), watcher)
+        search(once, pool, lambda *_: 0, Budget(1), Progress(), watcher)  # nothing is stored
         return once.results[0]
 
 

@@ -7,7 +7,8 @@ trials so far are set aside: they neither teach the sampler nor compete, and cou
 when a process died left no trace in the database and is simply proposed again.
 
 Where candidates are launched, a screen on the simulator comes before the search and a final after it; both are stored
-as they go.
+as they go. What the simulator said is part of the study, for it is what the measured figures are held against: every
+simulated candidate is stored, also those that were only predicted because another one proposed them.
 """
 
 from __future__ import annotations
@@ -21,24 +22,25 @@ from datetime import UTC, datetime
 from partitune.analysis.figures import figure
 from partitune.analysis.final import FinalRun, Rules, most_runs
 from partitune.analysis.summary import final_of
-from partitune.analysis.trial import Repeat, Trial
+from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Objective, Result, Submission
 from partitune.errors import SpecError, StoreError
 from partitune.execution.choice import choose_driver, choose_pool
+from partitune.execution.driver import Driver
+from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.ray.cluster import reach
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.search.budget import Budget, Progress
-from partitune.search.events import Watcher
+from partitune.search.events import Unwatched, Watcher
 from partitune.search.loop import search
 from partitune.search.proposers.final import FinalProposer
 from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import Proposer
 from partitune.search.proposers.screened import OPENING, ScreenedProposer
-from partitune.search.screen import Screen
 from partitune.search.space import Space
 from partitune.spec.catalog import NAME, SUFFIXES
 from partitune.spec.runner import Runner
@@ -207,19 +209,52 @@ class _Study:
 
     def _proposer(self, space: Space) -> Proposer:
         """The sampler; where candidates are launched, behind a screen of simulated ones."""
-        spec, simulator = self.order.spec, SimulatorDriver(space.problem)
+        if not (self.order.launches and self.order.spec.budget.screen):
+            return self._sampler(space)
+        simulator = SimulatorDriver(space.problem)
+        screened = self._screen(space, simulator)
+        self.watcher.said(f"{len(screened)} candidates simulated before any is launched")
+        opening = (stored.submission for stored in screened if stored.submission.origin in OPENING)
+        sampler, objective = self._sampler(space), self.objectives[0]
+        return FirstsProposer(opening, ScreenedProposer(sampler, screened, objective, simulator, self._keep))
 
-        def sampler() -> FirstsProposer:
-            optuna = OptunaProposer(space, self.objectives, tuple(spec.slo), spec.random_seed)
-            return FirstsProposer(space.first_proposals(), optuna)
+    def _sampler(self, space: Space) -> FirstsProposer:
+        spec = self.order.spec
+        optuna = OptunaProposer(space, self.objectives, tuple(spec.slo), spec.random_seed)
+        return FirstsProposer(space.first_proposals(), optuna)
 
-        if not (self.order.launches and spec.budget.screen):
-            return sampler()
-        screen = Screen(self.store, self.name, self.watcher)
-        screen.run(space, sampler(), simulator, spec.budget.screen)
-        self.watcher.said(f"{len(screen.screened)} candidates simulated before any is launched")
-        screened = ScreenedProposer(sampler(), screen.screened, self.objectives[0], simulator, screen.keep)
-        return FirstsProposer((first for first, _ in screen.screened if first.origin in OPENING), screened)
+    def _screen(self, space: Space, simulator: Driver) -> list[Screened]:
+        """Read what is stored of the screen, and simulate what is missing of it now, with a sampler of its own.
+
+        What the space would no longer propose is left out; a seed that is new is simulated whatever the budget says.
+        """
+        screened: list[Screened] = []
+        sampler = self._sampler(space)
+        opening = {first.candidate.digest for first in space.first_proposals()}
+        for stored in self.store.screened(self.name):
+            submission, candidate = stored.submission, stored.result.candidate
+            proposable = submission.origin not in OPENING and space.encode(candidate, submission.plan) is not None
+            if proposable or candidate.digest in opening:
+                sampler.tell(submission, stored.result)
+                screened.append(stored)
+        new = opening - {stored.result.candidate.digest for stored in screened}
+        wanted = max(self.order.spec.budget.screen, len(screened) + len(new))
+
+        def record(submission: Submission, result: Result) -> int:
+            screened.append(self._keep(submission, result))
+            phase = f"screen, {len(screened)} of {wanted} candidates simulated"
+            self.watcher.tick(Progress(where="in process", phase=phase))
+            return len(screened)
+
+        with LocalPool(simulator) as pool:
+            search(sampler, pool, record, Budget(wanted), Progress(finished=len(screened)), Unwatched())
+        return screened
+
+    def _keep(self, submission: Submission, result: Result) -> Screened:
+        """Store what the simulator says of a candidate; what is stored already stays."""
+        screened = Screened(self.name, submission.label, result)
+        self.store.record(screened)
+        return screened
 
     def play_final(self, pool: Pool, budget: Budget, progress: Progress) -> None:
         """Run the best trials and the default again, as far as hours and GPU-hours go."""

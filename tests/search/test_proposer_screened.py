@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import pytest
 
 from partitune.analysis.fidelity import fidelity
+from partitune.analysis.trial import Screened
 from partitune.candidate import Candidate, Measurement, Submission
 from partitune.errors import OutOfMemory
 from partitune.execution.driver import Driver, run
 from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.proposer import Proposer
 from partitune.search.proposers.screened import OPENING as OPENING_ORIGINS
-from partitune.search.proposers.screened import Screened, ScreenedProposer, layers_moved
+from partitune.search.proposers.screened import ScreenedProposer, layers_moved
 from partitune.spec.domains import WholeRange
 from tests.contracts.proposer import ProposerContract, walk
 from tests.scripted import ScriptedDriver, measurement
@@ -38,7 +39,8 @@ class Tuned:
 def screened(space: FlatSpace, simulator: Driver, count: int) -> tuple[FirstsProposer, ScreenedProposer]:
     """What a study launches from, and of it what follows the opening."""
     simulated = walk(after_firsts(space), count, simulator)
-    then = ScreenedProposer(after_firsts(space), simulated, THROUGHPUT[0], simulator)
+    stored = [Screened("tiny", submission.label, result) for submission, result in simulated]
+    then = ScreenedProposer(after_firsts(space), stored, THROUGHPUT[0], simulator)
     return FirstsProposer((one for one, _ in simulated if one.origin in OPENING_ORIGINS), then), then
 
 
@@ -100,12 +102,11 @@ def test_a_simulator_that_orders_the_wrong_way_loses_its_say() -> None:
 
 def test_two_candidates_the_simulator_cannot_tell_apart_are_not_launched_one_after_the_other() -> None:
     def one(partition: tuple[int, ...], throughput: float, origin: str = "sampler") -> Screened:
-        submission = Submission(Candidate(partition, {}), origin, "front-0")
-        return submission, run(Fixed(throughput), submission.candidate)
+        return Screened("tiny", f"{origin}:front-0", run(Fixed(throughput), Candidate(partition, {})))
 
     found = [one((4, 4), 100, "default"), one((3, 5), 120), one((2, 6), 119.9), one((6, 2), 119), one((5, 3), 104)]
     then = ScreenedProposer(after_firsts(FlatSpace({})), found, THROUGHPUT[0], Fixed(1.0))
-    proposer = FirstsProposer([found[0][0]], then)
+    proposer = FirstsProposer([found[0].submission], then)
     partitions = [proposal.candidate.partition for proposal in iter(proposer.ask, None)]
     assert partitions == [(4, 4), (3, 5), (6, 2), (5, 3), (2, 6)]
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from partitune.analysis.comparison import INDIFFERENCE_ZONE, gain
 from partitune.analysis.fidelity import Fidelity, fidelity
+from partitune.analysis.trial import Screened
 from partitune.candidate import DEFAULT, SAMPLER, Candidate, Objective, Outcome, Result, Submission
 from partitune.execution.driver import Driver, run
 from partitune.search.proposers.proposer import Reserving
@@ -26,8 +28,6 @@ OPENING = (DEFAULT, "exact", "seed")
 PROMOTED = "screen"
 #: Layers moved between stages up to which two partitions under equal flags are close.
 CLOSE_LAYERS = 2
-#: A candidate as it was proposed, and what the simulator says of it.
-Screened = tuple[Submission, Result]
 
 
 class ScreenedProposer:
@@ -39,16 +39,16 @@ class ScreenedProposer:
         screened: Sequence[Screened],
         objective: Objective,
         simulator: Driver,
-        keep: Callable[[Submission, Result], None] = lambda *_: None,
+        keep: Callable[[Submission, Result], object] = lambda *_: None,
     ) -> None:
         """`objective` is the first one; `simulator` predicts candidates the screen did not hold, `keep` stores it."""
         self._sampler = sampler
         self._objective = objective
         self._simulator = simulator
         self._keep = keep
-        self._predicted = {submission.candidate.digest: self._value(result) for submission, result in screened}
-        defaults = (submission.candidate.digest for submission, _ in screened if submission.origin == DEFAULT)
-        self._default = next(defaults, None)  # digest
+        self._predicted = {stored.result.candidate.digest: self._value(stored.result) for stored in screened}
+        defaults = (self._value(stored.result) for stored in screened if stored.submission.origin == DEFAULT)
+        self._default = next(defaults, None)  # what is predicted of it
         self._ranked = self._rank(screened)
         self._asked: dict[str, Submission] = {}  # launched or in flight, by digest
         self._pairs: list[tuple[float, float]] = []
@@ -100,11 +100,10 @@ class ScreenedProposer:
 
         The default is the engine's own and nothing else: measured against the exact plan, nothing would promise a gain.
         """
-        default = None if self._default is None else self._predicted[self._default]
-        best = next((self._predicted[one.candidate.digest] for one in self._left()), None)
+        best = next((self._predicted[submission.candidate.digest] for submission in self._left()), None)
         if best is None:
             return 0.0
-        return None if default is None else max(0.0, gain(self._objective, default, best))
+        return None if self._default is None else max(0.0, gain(self._objective, self._default, best))
 
     def _left(self) -> list[Submission]:
         """Candidates that are not launched, the best first."""
@@ -130,19 +129,19 @@ class ScreenedProposer:
         return False
 
     def _rank(self, screened: Sequence[Screened]) -> list[Submission]:
-        costs = []
-        for index, (submission, result) in enumerate(screened):
-            value = self._value(result)
-            if value is not None and submission.origin not in OPENING:
-                costs.append((self._objective.cost(value), index))
-        return [replace(screened[index][0], origin=PROMOTED) for _, index in sorted(costs)]
+        ranked = [
+            (self._objective.cost(value), stored.submission)
+            for stored in screened
+            if stored.submission.origin not in OPENING and (value := self._value(stored.result)) is not None
+        ]
+        return [replace(submission, origin=PROMOTED) for _, submission in sorted(ranked, key=itemgetter(0))]
 
     def _value(self, result: Result) -> float | None:
         return result.metric(self._objective.metric) if result.outcome is Outcome.OK else None
 
 
-def layers_moved(one: Sequence[int], other: Sequence[int]) -> int | None:
+def layers_moved(before: Sequence[int], after: Sequence[int]) -> int | None:
     """Layers that stand on another stage, counted once; None between different numbers of stages."""
-    if len(one) != len(other):
+    if len(before) != len(after):
         return None
-    return sum(abs(a - b) for a, b in zip(one, other, strict=True)) // 2
+    return sum(abs(a - b) for a, b in zip(before, after, strict=True)) // 2
