@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from partitune.analysis.figures import figure, flags_text, percent
-from partitune.partition import Partition
 from partitune.report.output import Output, table
 
 if TYPE_CHECKING:  # values to draw: what works them out is not imported
@@ -20,7 +19,7 @@ def print_solved(console: Output, solved: Solved) -> None:
     right = ("slowest stage s", "over bound %", "KV tokens", "first token ms")
     rows = (
         (
-            Partition(row.partition).text,
+            row.partition.text,
             f"{row.slowest_s:.4g}",
             f"{100 * row.over_bound:.2f}",
             figure(row.kv_tokens, "kv_tokens"),
@@ -55,7 +54,7 @@ def _sentences(solved: Solved) -> Iterator[str]:
         yield f"order: {solved.orders_text}"
     for order in solved.orders:
         reserved = f" (reserved GiB {','.join(map('{:g}'.format, order.reserved_gib))})" * any(order.reserved_gib)
-        slowest = f"slowest stage {order.slowest_stage_s:.4g} s with {Partition(order.partition).text}"
+        slowest = f"slowest stage {order.slowest_stage_s:.4g} s with {order.partition.text}"
         yield f"- {','.join(order.gpu)}{reserved}: {slowest}"
     yield f"times: {solved.cost_source}"
 

@@ -38,7 +38,7 @@ class PlannedPartition:
     """What one partition costs and gives. Seconds are those of the whole load."""
 
     names: tuple[str, ...]  # `default`, `least slowest stage`, ...
-    partition: tuple[int, ...]
+    partition: Partition
     stage_s: tuple[float, ...]  # a stage is taken up: computing, receiving, sending
     over_bound: float  # share by which the slowest stage is above what it would take if layers could be cut anywhere
     prompt_s: float  # to the first token of one mean prompt on an idle server
@@ -75,7 +75,7 @@ class StageOrder:
     gpu: tuple[str, ...]
     reserved_gib: tuple[float, ...]
     slowest_stage_s: float
-    partition: tuple[int, ...]
+    partition: Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
 
 
 def _planned(planner: Planner, fluid_s: float, resolved: ResolvedCandidate, names: Sequence[str]) -> PlannedPartition:
-    candidate, flags = resolved.candidate, resolved.candidate.flags
+    partition, flags = resolved.partition, resolved.candidate.flags
     reasons = [*illegal_reasons(resolved.problem.architecture, resolved.partition)]
     reasons += [stage.verdict for stage in resolved.memory if not stage.fits]
     reasons += [violation.message for violation in resolved.violations]
@@ -167,13 +167,13 @@ def _planned(planner: Planner, fluid_s: float, resolved: ResolvedCandidate, name
             kv_tokens = resolved.kv_plan.tokens
         except (InfeasibleSpace, OutOfMemory) as error:
             reasons.append(str(error))
-    stage_s = tuple(planner.stage_seconds(candidate.partition, flags).tolist())
+    stage_s = tuple(planner.stage_seconds(partition, flags).tolist())
     return PlannedPartition(
         names=tuple(names),
-        partition=candidate.partition,
+        partition=partition,
         stage_s=stage_s,
         over_bound=max(stage_s) / fluid_s - 1,
-        prompt_s=planner.prompt_s(candidate.partition, flags),
+        prompt_s=planner.prompt_s(partition, flags),
         kv_tokens=kv_tokens,
         memory=resolved.memory,
         reasons=tuple(reasons),

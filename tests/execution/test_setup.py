@@ -16,6 +16,7 @@ from partitune.execution.server.setup import Setup
 from partitune.execution.server.setup_checks import all_commands, setup_for
 from partitune.planning.resolve import resolve
 from partitune.report.launched import dry_run_json
+from partitune.search.launching import DryRun
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.engine_output import recorded
@@ -162,7 +163,7 @@ def test_a_secret_reaches_every_process_and_no_text(monkeypatch: pytest.MonkeyPa
     started = plan(made, (12, 8, 8, 8), HOSTS)
     load = made.loads[0].process(started, seed=1, result="/r/w")
     assert [process.env["HF_TOKEN"] for process in (*started.processes, load)] == ["hf_abc123"] * 3
-    shown = dry_run_json(started, [load], {})
+    shown = dry_run_json(DryRun(started, (load,)))
     assert [process["env"]["HF_TOKEN"] for process in (*shown["processes"], *shown["loads"])] == ["***"] * 3
     assert "hf_abc123" not in repr(made)
     assert "hf_abc123" not in str(made.runner.resolved())
