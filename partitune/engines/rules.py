@@ -15,7 +15,7 @@ from partitune.candidate import FlagValue
 from partitune.engines.default_splits import split
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.versions import Version, VersionRange, parse_version
-from partitune.errors import Refused, SpecError
+from partitune.errors import Refused
 from partitune.hardware.parallelism import Layout, RankOrder
 from partitune.models.architecture import Architecture
 from partitune.models.legal_cuts import illegal_reasons
@@ -133,14 +133,3 @@ def refused(violations: Sequence[Violation]) -> Refused:
     """The error of a candidate that breaks `violations`, graded by how many."""
     reasons = "; ".join(f"{violation.message} [{violation.source}]" for violation in violations)
     return Refused(f"the engine refuses this: {reasons}", excess=float(len(violations)))
-
-
-def refuse(violations: Sequence[Violation], source: str) -> None:
-    """Raise one SpecError that names every violation.
-
-    Raises:
-        SpecError: `violations` is not empty.
-    """
-    if violations:
-        lines = "".join(f"\n  - {one.message} [{one.source}]" for one in violations)
-        raise SpecError(f"{source}: the engine would refuse this deployment:{lines}")

@@ -5,6 +5,8 @@ Source: SGLang 0.5.23 `srt/arg_groups/memory_hook.py`, `srt/arg_groups/fields/sc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import whole_number
@@ -54,6 +56,11 @@ def effective_flags(deployment: Deployment) -> dict[str, FlagValue]:
         if (total := whole_number(flags, name, 0)) > 0:
             flags[name] = max(1, total // ranks)
     return {**flags, "schedule_conservativeness": 0.3 * float(flags["schedule_conservativeness"])}
+
+
+def is_on(flags: Mapping[str, FlagValue], name: str) -> bool:
+    """True where a variable of SGLang's is set to what it takes for yes (`srt/environ.py` EnvBool)."""
+    return str(flags.get(name, "")).lower() in ("1", "true", "yes", "y")
 
 
 def _chunk_default(memory_mib: float) -> int:

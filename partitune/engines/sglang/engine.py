@@ -9,8 +9,8 @@ Source: SGLang 0.5.23 `srt/distributed/utils.py`, `srt/mem_cache/kv_cache_config
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
+from types import MappingProxyType
 
 from partitune.costs.cost_model import StageCosts
 from partitune.costs.memory import MemorySettings
@@ -46,6 +46,19 @@ _LEVERS = {
     "fill": "a smaller pp_max_micro_batch_size spreads the requests over more slots; pp_async_batch_depth adds slots",
     "host": "larger steps (chunked_prefill_size, pp_max_micro_batch_size); pp_async_batch_depth prepares them ahead",
 }
+#: Key of a search space -> the flags and variables that follow from it; SGLang takes two spellings of a size.
+_WRITTEN = {
+    "seeds, knobs.partition or --partition": ("SGLANG_PP_LAYER_PARTITION",),
+    "model": ("model_path",),
+    "parallel.pp": ("pp_size", "pipeline_parallel_size"),
+    "parallel.tp": ("tp_size", "tensor_parallel_size"),
+    "parallel.dp": ("dp_size", "data_parallel_size", "attn_dp_size", "attention_data_parallel_size"),
+    "parallel.expert_parallel": ("ep_size", "expert_parallel_size"),
+    "parallel.dcp": ("dcp_size", "decode_context_parallel_size"),
+    "parallel.pcp": ("attn_cp_size", "attention_context_parallel_size", "enable_prefill_cp"),
+    "parallel.all2all_backend": ("moe_a2a_backend",),
+    "parallel.all_reduce_backend": ("disable_custom_all_reduce",),
+}
 
 
 class Sglang(Engine):
@@ -58,27 +71,7 @@ class Sglang(Engine):
         (Version(0, 5, 6), "remainder-last"),  # PR 13977; remainder-first (PR 13282) was never released
     )
     measured = MEASURED
-    written_by_partitune: ClassVar[Mapping[str, str]] = {
-        "SGLANG_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
-        "model_path": "model",
-        "pp_size": "parallel.pp",
-        "tp_size": "parallel.tp",
-        "pipeline_parallel_size": "parallel.pp",  # SGLang takes both spellings
-        "tensor_parallel_size": "parallel.tp",
-        "dp_size": "parallel.dp",
-        "data_parallel_size": "parallel.dp",
-        "attn_dp_size": "parallel.dp",
-        "attention_data_parallel_size": "parallel.dp",
-        "ep_size": "parallel.expert_parallel",
-        "expert_parallel_size": "parallel.expert_parallel",
-        "dcp_size": "parallel.dcp",
-        "decode_context_parallel_size": "parallel.dcp",
-        "attn_cp_size": "parallel.pcp",
-        "attention_context_parallel_size": "parallel.pcp",
-        "enable_prefill_cp": "parallel.pcp",
-        "moe_a2a_backend": "parallel.all2all_backend",
-        "disable_custom_all_reduce": "parallel.all_reduce_backend",
-    }
+    written_by_partitune = MappingProxyType({name: key for key, names in _WRITTEN.items() for name in names})
     resolved_layout = staticmethod(resolved_layout)
     default_flags, effective_flags = staticmethod(default_flags), staticmethod(effective_flags)
     check = staticmethod(check_sglang)
@@ -98,25 +91,19 @@ class Sglang(Engine):
         That cap is by default the running requests over the stages (`managers/scheduler.py` init_model_worker): far
         more than a burst of a few requests needs, all of which then share one slot.
         """
-        flags = effective_flags(deployment)
+        flags, stages = effective_flags(deployment), deployment.stages
         running = whole_number(flags, "max_running_requests", FEWEST_ROWS)
         chunk = int(flags["chunked_prefill_size"])
         return Flow(
             "slots",
-            cohorts=self.slots(deployment),
+            cohorts=stages + int(flags["pp_async_batch_depth"]) if stages > 1 else 1,
             step_tokens=chunk if chunk > 0 else int(flags["max_prefill_tokens"]),
             max_requests=running,
-            cohort_requests=whole_number(flags, "pp_max_micro_batch_size", max(running // deployment.stages, 1)),
+            cohort_requests=whole_number(flags, "pp_max_micro_batch_size", max(running // stages, 1)),
             notes=self.notes(deployment.version),
             meaning="a request stays in one slot for life, and slots take turns on the stages",
             levers=_LEVERS,
         )
-
-    def slots(self, deployment: Deployment) -> int:
-        """Micro-batches in flight (`managers/scheduler_pp_mixin.py`)."""
-        if deployment.stages == 1:
-            return 1
-        return deployment.stages + whole_number(deployment.flags, "pp_async_batch_depth", 0)
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """Weights and KV share `mem_fraction_static` of what is free at start; a batch works in the rest."""

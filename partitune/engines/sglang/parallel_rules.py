@@ -43,18 +43,15 @@ def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
 
 def layout_flags(layout: Layout, architecture: Architecture) -> dict[str, FlagValue]:
     """The layout as flags; sizes of 1 and defaults are left out, except the two that name a pipeline."""
-    inside = attention_replicas(layout, architecture)
-    flags: dict[str, FlagValue] = {"pp_size": layout.pp, "tp_size": engine_ranks(layout, architecture)}
-    if layout.dp > 1:
-        flags["attn_dp_size" if inside > 1 else "dp_size"] = layout.dp
-    if layout.pcp > 1:
-        flags |= {"attn_cp_size": layout.pcp, "enable_prefill_cp": True}
-    if layout.dcp > 1:
-        flags["dcp_size"] = layout.dcp
-    if layout.expert_ranks > 1:
-        flags["ep_size"] = layout.expert_ranks
-    if layout.all2all_backend is not None:
-        flags["moe_a2a_backend"] = layout.all2all_backend
-    if layout.all_reduce_backend == "nccl":
-        flags["disable_custom_all_reduce"] = True
-    return flags
+    data_ranks = "attn_dp_size" if attention_replicas(layout, architecture) > 1 else "dp_size"
+    further: dict[str, FlagValue | None] = {
+        data_ranks: layout.dp,
+        "attn_cp_size": layout.pcp,
+        "enable_prefill_cp": layout.pcp > 1,
+        "dcp_size": layout.dcp,
+        "ep_size": layout.expert_ranks,
+        "moe_a2a_backend": layout.all2all_backend,
+        "disable_custom_all_reduce": layout.all_reduce_backend == "nccl",
+    }
+    sizes: dict[str, FlagValue] = {"pp_size": layout.pp, "tp_size": engine_ranks(layout, architecture)}
+    return sizes | {name: value for name, value in further.items() if value is True or value not in (None, False, 1)}

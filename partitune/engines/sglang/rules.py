@@ -15,7 +15,7 @@ from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import unknown_flag, whole_number
 from partitune.engines.rules import Violation, head_faults, partition_faults
-from partitune.engines.sglang.defaults import effective_flags
+from partitune.engines.sglang.defaults import effective_flags, is_on
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import has_experts
 from partitune.errors import nearest
@@ -41,39 +41,29 @@ def _flag_faults(deployment: Deployment) -> Iterator[Violation]:
     source = "SGLang 0.5.23 srt/arg_groups/fields"
     for name, value in command_flags(deployment.flags).items():
         if name in SGLANG_FLAGS:
-            fault = SGLANG_FLAGS[name].fault(value)
-            if fault:
+            if fault := SGLANG_FLAGS[name].fault(value):
                 yield Violation("flag-value", f"{name}: {fault}", source)
         elif name in NAMES_OF_VLLM:
-            message = f"{name}: vLLM's name; SGLang has {NAMES_OF_VLLM[name]}"
-            yield Violation("unknown-flag", message, source)
+            yield Violation("unknown-flag", f"{name}: vLLM's name; SGLang has {NAMES_OF_VLLM[name]}", source)
         elif nearest(name.replace("-", "_"), SGLANG_FLAGS, alike=0.85):
             yield Violation("unknown-flag", unknown_flag(name, SGLANG_FLAGS, f"SGLang {deployment.version}"), source)
 
 
 def _shape_faults(deployment: Deployment, effective: Mapping[str, FlagValue]) -> Iterator[Violation]:
     stages, world = deployment.stages, deployment.layout.stage_gpus
-    if stages > len(deployment.architecture.layers):
-        layers = len(deployment.architecture.layers)
-        yield Violation(
-            "fewer-layers-than-stages",
-            f"{layers} layers for {stages} stages",
-            "SGLang 0.5.23 srt/utils/common.py make_layers",
-        )
+    if stages > (layers := len(deployment.architecture.layers)):
+        source = "SGLang 0.5.23 srt/utils/common.py make_layers"
+        yield Violation("fewer-layers-than-stages", f"{layers} layers for {stages} stages", source)
     nodes = max(deployment.nodes, whole_number(effective, "nnodes", 1))
     if world * stages % nodes:
         yield Violation("nodes", f"{world} x {stages} GPUs cannot be divided over {nodes} nodes", _VALIDATION)
     elif stages % nodes and nodes % stages:
-        yield Violation(
-            "stages-over-nodes",
-            f"{stages} stages over {nodes} nodes leave a stage unstarted",
-            "SGLang 0.5.23 entrypoints/engine.py",
-        )
+        message = f"{stages} stages over {nodes} nodes leave a stage unstarted"
+        yield Violation("stages-over-nodes", message, "SGLang 0.5.23 entrypoints/engine.py")
     chunk, page = whole_number(effective, "chunked_prefill_size", 0), whole_number(effective, "page_size", 1)
     if chunk > 0 and page > 0 and chunk % page:
-        yield Violation(
-            "chunk-of-pages", f"chunked_prefill_size {chunk} must be a multiple of page_size {page}", _VALIDATION
-        )
+        message = f"chunked_prefill_size {chunk} must be a multiple of page_size {page}"
+        yield Violation("chunk-of-pages", message, _VALIDATION)
     yield from partition_faults(deployment, "SGLang 0.5.23 srt/distributed/utils.py")
 
 
@@ -84,43 +74,37 @@ def _layout_faults(deployment: Deployment) -> Iterator[Violation]:
     yield from _all2all_faults(layout)
     if layout.dcp > 1 and layout.tp % layout.dcp:
         yield Violation("dcp", f"dcp {layout.dcp} reuses tensor ranks and does not divide tp {layout.tp}", _PARALLEL)
-    if layout.pcp > 1:
-        if layout.dcp > 1:
-            yield Violation("pcp", "dcp and pcp (enable_prefill_cp) exclude each other", _PARALLEL)
-        if not deployment.flags.get("cp_strategy"):
-            yield Violation("pcp-strategy", "pcp needs the flag cp_strategy: zigzag or interleave", _PARALLEL)
+    if layout.pcp > 1 and layout.dcp > 1:
+        yield Violation("pcp", "dcp and pcp (enable_prefill_cp) exclude each other", _PARALLEL)
+    if layout.pcp > 1 and not deployment.flags.get("cp_strategy"):
+        yield Violation("pcp-strategy", "pcp needs the flag cp_strategy: zigzag or interleave", _PARALLEL)
 
 
 def _expert_faults(layout: Layout, architecture: Architecture) -> Iterator[Violation]:
-    if layout.expert_ranks == 1:
+    if (width := layout.expert_ranks) == 1:
         return
     if not has_experts(architecture):
         yield Violation("experts-missing", f"{architecture.name} has no routed experts to spread", _MOE)
-    elif layout.stage_gpus % layout.expert_ranks:
-        message = f"expert_parallel {layout.expert_ranks} does not divide the {layout.stage_gpus} ranks of a stage"
+    elif layout.stage_gpus % width:
+        message = f"expert_parallel {width} does not divide the {layout.stage_gpus} ranks of a stage"
         yield Violation("expert-width", message, _PARALLEL)
+    source = "SGLang 0.5.23 srt/layers/moe/fused_moe_triton/layer.py"
     for count in sorted({layer.ffn.experts for layer in architecture.layers if layer.ffn.kind is Ffn.MOE}):
-        if count % layout.expert_ranks:
-            yield Violation(
-                "expert-width",
-                f"{count} experts do not divide by expert_parallel {layout.expert_ranks}",
-                "SGLang 0.5.23 srt/layers/moe/fused_moe_triton/layer.py",
-            )
+        if count % width:
+            yield Violation("expert-width", f"{count} experts do not divide by expert_parallel {width}", source)
 
 
 def _all2all_faults(layout: Layout) -> Iterator[Violation]:
-    backend = layout.all2all_backend
-    if backend is not None and backend not in ALL2ALL_BACKENDS:
-        names = ", ".join(ALL2ALL_BACKENDS)
-        yield Violation("all2all-backend", f"all2all_backend {backend!r} is not one of {names}", _MOE)
+    backend, faults = layout.all2all_backend, []
+    if backend not in (None, *ALL2ALL_BACKENDS):
+        faults.append(f"{backend!r} is not one of {', '.join(ALL2ALL_BACKENDS)}")
     elif backend not in (None, "none") and layout.expert_ranks != layout.stage_gpus:
-        yield Violation(
-            "all2all-backend", f"all2all_backend {backend} spreads experts over all ranks: expert_parallel: true", _MOE
-        )
+        faults.append(f"{backend} spreads experts over all ranks: expert_parallel: true")
     if backend == "pplx" and layout.dp < 2:
-        yield Violation("all2all-backend", "all2all_backend pplx needs dp 2 or more", _MOE)
+        faults.append("pplx needs dp 2 or more")
     if backend in ("flashinfer", "flashinfer_megamoe") and layout.dp != layout.stage_gpus:
-        yield Violation("all2all-backend", f"all2all_backend {backend} needs attention on data ranks only: tp 1", _MOE)
+        faults.append(f"{backend} needs attention on data ranks only: tp 1")
+    yield from (Violation("all2all-backend", f"all2all_backend {fault}", _MOE) for fault in faults)
 
 
 def _mode_faults(deployment: Deployment) -> Iterator[Violation]:
@@ -130,27 +114,23 @@ def _mode_faults(deployment: Deployment) -> Iterator[Violation]:
         yield Violation("nodes", "data ranks of a dense model (dp) must stay on one node", _VALIDATION)
     if deployment.stages == 1:
         return
-    for name, source in (("elastic_ep_backend", _PARALLEL), ("dwdp_size", _PARALLEL)):
+    for name in ("elastic_ep_backend", "dwdp_size"):
         if flags.get(name, 1) not in (1, None):
-            yield Violation("not-with-pipeline", f"{name} is refused with more than one pipeline stage", source)
+            yield Violation("not-with-pipeline", f"{name} is refused with more than one pipeline stage", _PARALLEL)
     for name in ("min_free_slots_delay", "enable_pdmux"):
         if flags.get(name, False) is not False:
             yield Violation("not-with-pipeline", f"{name} is refused with more than one pipeline stage", _VALIDATION)
-    algorithm = flags.get("speculative_algorithm")
-    if algorithm is None:
+    if (algorithm := flags.get("speculative_algorithm")) is None:
         return
     prefill_node = flags.get("disaggregation_mode") == "prefill"
-    relayed = str(flags.get("SGLANG_ENABLE_PP_SPEC", "")).lower() in ("1", "true", "yes", "y")
+    relayed = is_on(flags, "SGLANG_ENABLE_PP_SPEC")
     eagle = str(algorithm).upper() == "EAGLE" and not flags.get("enable_multi_layer_eagle")
+    fault = ""
     if not eagle and not (algorithm == "DSPARK" and prefill_node):
-        yield Violation(
-            "draft-with-pipeline", f"speculative_algorithm {algorithm} is refused; only EAGLE runs", _VALIDATION
-        )
+        fault = f"speculative_algorithm {algorithm} is refused; only EAGLE runs"
     elif eagle and relayed and deployment.layout.dp > 1:
-        yield Violation("draft-with-pipeline", "SGLANG_ENABLE_PP_SPEC excludes data ranks (dp)", _VALIDATION)
+        fault = "SGLANG_ENABLE_PP_SPEC excludes data ranks (dp)"
     elif eagle and relayed == prefill_node:
-        yield Violation(
-            "draft-with-pipeline",
-            "EAGLE with a pipeline needs either disaggregation_mode prefill or SGLANG_ENABLE_PP_SPEC=1, not both",
-            _VALIDATION,
-        )
+        fault = "EAGLE with a pipeline needs either disaggregation_mode prefill or SGLANG_ENABLE_PP_SPEC=1, not both"
+    if fault:
+        yield Violation("draft-with-pipeline", fault, _VALIDATION)

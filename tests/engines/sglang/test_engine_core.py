@@ -292,7 +292,7 @@ def test_shared_prefixes_are_refused_by_name() -> None:
         ({"stages": 0}, "stages is 0"),
         ({"chunked_prefill_size": 100, "page_size": 64}, "multiple of page_size 64"),
         ({"pp_max_micro_batch_size": 0}, "pp_max_micro_batch_size is 0"),
-        ({"schedule_conservativeness": -1.0}, "not be negative"),
+        ({"schedule_conservativeness": -1.0}, "schedule_conservativeness is -1.0"),
     ],
 )
 def test_settings_are_checked(change: dict[str, Any], words: str) -> None:

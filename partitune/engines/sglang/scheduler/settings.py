@@ -8,18 +8,23 @@ Source: SGLang 0.5.23 `srt/arg_groups/fields/schedule.py`, `srt/arg_groups/field
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
-from partitune.candidate import FlagValue
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvPlan
-from partitune.engines.sglang.defaults import FEWEST_ROWS, effective_flags
+from partitune.engines.sglang.defaults import FEWEST_ROWS, effective_flags, is_on
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
+
+#: Numbers that may be 0; every other is 1 or more.
+_MAY_BE_ZERO = (
+    *("pp_async_batch_depth", "schedule_conservativeness"),
+    *("prefill_decode_interval", "prefill_decode_interval_min_bs"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +58,15 @@ class SglangSettings:
     skip_pure_chunked_output: bool = False  # SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM
 
     def __post_init__(self) -> None:
-        for key in ("stages", "max_running_requests", "num_tokens", "page_size", "max_model_len", "max_prefill_tokens"):
-            self._at_least(key, 1)
-        for key in ("chunked_prefill_size", "prefill_max_requests", "pp_max_micro_batch_size"):
-            self._at_least(key, 1)
-        for key in ("pp_async_batch_depth", "prefill_decode_interval", "prefill_decode_interval_min_bs"):
-            self._at_least(key, 0)
-        if self.schedule_conservativeness < 0:
-            raise SpecError(
-                f"SGLang settings: schedule_conservativeness {self.schedule_conservativeness} must not be negative"
-            )
+        for setting in fields(self):
+            value, least = getattr(self, setting.name), int(setting.name not in _MAY_BE_ZERO)
+            if type(value) in (int, float) and value < least:
+                raise SpecError(f"SGLang settings: {setting.name} is {value}; it must be {least} or more")
         if self.chunked_prefill_size and self.chunked_prefill_size % self.page_size:
             raise SpecError(
                 f"SGLang settings: chunked_prefill_size {self.chunked_prefill_size} must be a multiple of page_size "
                 f"{self.page_size}"
             )
-
-    def _at_least(self, key: str, low: int) -> None:
-        value = getattr(self, key)
-        if value is not None and value < low:
-            raise SpecError(f"SGLang settings: {key} is {value}; it must be {low} or more")
 
     @property
     def slots(self) -> int:
@@ -97,19 +91,20 @@ SGLANG_OVERHEADS = Overheads(
     engine_step_s=250e-6, empty_step_s=100e-6, sample_s=100e-6, broadcast_s=50e-6, d2h_s=100e-6
 )
 _MOST_ROWS, _ROWS_PER_CONTEXT = 4096, 512
-_TRUE = ("1", "true", "yes", "y")
+#: Settings that are spelled as the flags they follow from.
+_SAME = (
+    *("page_size", "max_prefill_tokens", "prefill_max_requests", "pp_max_micro_batch_size", "pp_async_batch_depth"),
+    *("enable_mixed_chunk", "prefill_decode_interval", "prefill_decode_interval_min_bs", "schedule_conservativeness"),
+)
 
 
-def sglang_settings(
-    deployment: Deployment, plan: KvPlan, costs: StageCosts, *, ignore_eos: bool = True
-) -> SglangSettings:
+def sglang_settings(deployment: Deployment, plan: KvPlan, costs: StageCosts) -> SglangSettings:
     """The scheduler of this start.
 
     Args:
-        deployment: stages, flags and environment.
+        deployment: stages, flags and environment; values that the flags take.
         plan: the KV pool.
         costs: stage times; only dynamic chunking looks at them (stage 0's, as the engine profiles itself).
-        ignore_eos: what the requests ask for.
 
     Raises:
         SpecError: a scheduling policy that is not simulated, or a value the engine refuses.
@@ -117,38 +112,24 @@ def sglang_settings(
     flags = {**deployment.flags, **effective_flags(deployment)}
     if flags["schedule_policy"] != "fcfs":
         raise SpecError(f"schedule_policy {flags['schedule_policy']} is not simulated; fcfs is")
-    length = whole_number(flags, "context_length", None) or deployment.architecture.max_position
-    tokens = min(plan.tokens, whole_number(flags, "max_total_tokens", None) or plan.tokens)
+    length = whole_number(flags, "context_length", deployment.architecture.max_position)
+    tokens = min(plan.tokens, whole_number(flags, "max_total_tokens", plan.tokens))
     estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), FEWEST_ROWS)
-    rows = min(whole_number(flags, "max_running_requests", None) or estimate, tokens // 2)
-    chunk = whole_number(flags, "chunked_prefill_size", None)
-    chunk = chunk if chunk and chunk > 0 else None
-    law = None
-    if flags["enable_dynamic_chunking"] and chunk is not None and deployment.stages > 1:
+    rows = min(whole_number(flags, "max_running_requests", estimate), tokens // 2)
+    chunk, law = whole_number(flags, "chunked_prefill_size", 0), None
+    if flags["enable_dynamic_chunking"] and chunk > 0 and deployment.stages > 1:
         smooth = float(flags.get("SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR", 0.75))
         law = ChunkLaw.profiled(costs, chunk, length, smooth)
+    same: dict[str, Any] = {name: flags[name] for name in _SAME if name in flags}
     return SglangSettings(
         stages=deployment.stages,
         max_running_requests=max(rows, 1),
         num_tokens=max(tokens, 1),
-        page_size=whole_number(flags, "page_size", None) or 1,
         max_model_len=length,
-        chunked_prefill_size=chunk,
-        max_prefill_tokens=whole_number(flags, "max_prefill_tokens", None) or 16384,
-        prefill_max_requests=whole_number(flags, "prefill_max_requests", None),
-        pp_max_micro_batch_size=whole_number(flags, "pp_max_micro_batch_size", None),
-        pp_async_batch_depth=whole_number(flags, "pp_async_batch_depth", 0),
-        enable_mixed_chunk=bool(flags["enable_mixed_chunk"]),
+        chunked_prefill_size=chunk if chunk > 0 else None,
         dynamic_chunks=law,
-        prefill_decode_interval=whole_number(flags, "prefill_decode_interval", 0),
-        prefill_decode_interval_min_bs=whole_number(flags, "prefill_decode_interval_min_bs", 0),
-        schedule_conservativeness=float(flags["schedule_conservativeness"]),
         radix_cache=not flags.get("disable_radix_cache", False),
-        ignore_eos=ignore_eos,
-        comm_overlap=_on(flags, "SGLANG_PP_COMM_OVERLAP"),
-        skip_pure_chunked_output=_on(flags, "SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM"),
+        comm_overlap=is_on(flags, "SGLANG_PP_COMM_OVERLAP"),
+        skip_pure_chunked_output=is_on(flags, "SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM"),
+        **same,
     )
-
-
-def _on(flags: Mapping[str, FlagValue], name: str) -> bool:
-    return str(flags.get(name, "")).lower() in _TRUE
