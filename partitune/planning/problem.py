@@ -114,12 +114,12 @@ class Problem:
 
     @property
     def stages(self) -> int:
-        """Pipeline stages."""
+        """How many stages the pipeline has."""
         return self.placement.stages
 
     @property
     def layers(self) -> int:
-        """Layers the engine cuts."""
+        """How many layers the engine divides among the stages."""
         return len(self.architecture.layers)
 
     @property

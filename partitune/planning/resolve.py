@@ -15,7 +15,7 @@ from partitune.candidate import LAYOUT
 from partitune.engines.engine import Engine
 from partitune.engines.registry import engine
 from partitune.errors import SpecError
-from partitune.hardware.gpus import Gpu, gpu
+from partitune.hardware.gpus import gpu
 from partitune.hardware.links import Link, link
 from partitune.hardware.parallelism import Layout
 from partitune.hardware.placement import place
@@ -28,7 +28,7 @@ from partitune.spec.search_space import SearchSpace
 from partitune.spec.serving import Sizes
 from partitune.spec.workload import MixWorkload, SingleLoad, TraceWorkload
 
-_Value = TypeVar("_Value", Gpu, float)
+_Value = TypeVar("_Value", str, float)
 
 
 def resolve(space: SearchSpace) -> Problem:
@@ -79,28 +79,28 @@ def layout_of(parallel: Sizes) -> Layout:
 def _cluster(space: SearchSpace) -> ClusterGpus:
     cluster = space.cluster
     with _located(space, "cluster", "gpu"):
-        gpus = [gpu(name) for name in ([cluster.gpu] if isinstance(cluster.gpu, str) else cluster.gpu)]
+        gpus = [gpu(name) for name in _per_gpu(cluster.gpu, space)]
     links: dict[str, Link] = {}
     for key, name in (("in_node", cluster.links.in_node), ("between_nodes", cluster.links.between_nodes)):
         if name is not None:
             with _located(space, "cluster", "links", key):
                 links[key] = link(name)
-    reserved = cluster.reserved_gib
     return ClusterGpus(
-        gpus=_per_gpu(gpus, space),
+        gpus=gpus,
         nodes=cluster.nodes,
         gpus_per_node=cluster.gpus_per_node,
-        reserved_gib=_per_gpu(list(reserved) if isinstance(reserved, tuple) else [reserved], space),
+        reserved_gib=_per_gpu(cluster.reserved_gib, space),
         in_node=links.get("in_node"),
         between_nodes=links.get("between_nodes"),
     )
 
 
-def _per_gpu(values: Sequence[_Value], space: SearchSpace) -> Sequence[_Value]:
+def _per_gpu(given: _Value | tuple[_Value, ...], space: SearchSpace) -> Sequence[_Value]:
     """A list with one entry a stage of `parallel` as one with an entry for every GPU, which any layout can be cut from.
 
     Left as it is where it does not cover the cluster: then only `parallel` itself can be placed.
     """
+    values = given if isinstance(given, tuple) else (given,)
     width = space.parallel.tp * space.parallel.pcp
     total = space.cluster.nodes * space.cluster.gpus_per_node
     if 1 < len(values) < total and space.parallel.dp == 1 and len(values) * width == total:

@@ -27,7 +27,7 @@ _SAME = 1.0 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """One exact optimum."""
+    """An exactly optimal partition, with what it takes and holds."""
 
     partition: Partition
     bottleneck_s: float  # slowest stage

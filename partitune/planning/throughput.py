@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from partitune.candidate import Candidate, FlagValue
@@ -41,10 +42,12 @@ def predicted_output_tok_s(problem: Problem, partition: Sequence[int], flags: Ma
     if len(problem.parts) > 1:
         rates = [predicted_output_tok_s(part, partition, flags) for part in problem.parts]
         return problem.mix.figure("output_throughput_tok_s", rates)
-    flow = problem.engine.flow(problem.start(flags))
-    fit = _requests_that_fit(ResolvedCandidate(problem, Candidate(tuple(partition), flags)))
-    flow = flow if fit is None else replace(flow, max_requests=max(1, min(flow.max_requests, fit)))
-    load = problem.rank_load
+    load, flow = problem.rank_load, problem.engine.flow(problem.start(flags))
+    # Requests of mean length, half written.
+    context = sum(request.prompt_tokens + request.output_tokens / 2 for request in load.requests) / len(load.requests)
+    with suppress(InfeasibleSpace, OutOfMemory):
+        fit = int(ResolvedCandidate(problem, Candidate(tuple(partition), flags)).kv_plan.tokens / context)
+        flow = replace(flow, max_requests=max(1, min(flow.max_requests, fit)))
     in_flight, costs, seconds = load.cohorts(flow), problem.costs.stage_costs(partition), 0.0
     for batch, count in load.typical_batches(flow):
         handed = (0.0, *costs.transfer_s(batch.tokens), 0.0)
@@ -57,16 +60,6 @@ def predicted_output_tok_s(problem: Problem, partition: Sequence[int], flags: Ma
             seconds += count / throughput_bound(stage_s, in_flight)
     share = len(load.requests) / len(problem.load.requests)
     return load.output_tokens / seconds / share
-
-
-def _requests_that_fit(resolved: ResolvedCandidate) -> int | None:
-    """Requests of mean length, half written, that the KV cache of a data rank holds; None: it does not start."""
-    requests = resolved.problem.rank_load.requests
-    context = sum(request.prompt_tokens + request.output_tokens / 2 for request in requests) / len(requests)
-    try:
-        return int(resolved.kv_plan.tokens / context)
-    except (InfeasibleSpace, OutOfMemory):
-        return None
 
 
 def fastest_first(
@@ -82,18 +75,18 @@ def fastest_first(
 
 def _settings(flags: Mapping[str, Domain], start: Mapping[str, FlagValue]) -> Iterator[dict[str, FlagValue]]:
     """Counts through the settings, the first flags fastest, each from its starting value where it can take that."""
-    names = [name for name in flags if name in start]
-    values = []
-    for name in names:
-        first = (start[name],) if domain_allows(flags[name], start[name]) else ()
-        values.append(list(dict.fromkeys((*first, *_some_of(flags[name])))))
-    every = math.prod(map(len, values))
+    choices: dict[str, list[FlagValue]] = {}
+    for name, domain in flags.items():
+        if name in start:
+            first = (start[name],) if domain_allows(domain, start[name]) else ()
+            choices[name] = list(dict.fromkeys((*first, *_some_of(domain))))
+    every = math.prod(map(len, choices.values()))
     draw = random.Random(0)  # noqa: S311 - a sample, not a secret
     for number in range(every) if every <= _COMPARED else (0, *draw.sample(range(1, every), _COMPARED - 1)):
         setting, left = dict(start), number
-        for name, choices in zip(names, values, strict=True):
-            left, place = divmod(left, len(choices))
-            setting[name] = choices[place]
+        for name, values in choices.items():
+            left, place = divmod(left, len(values))
+            setting[name] = values[place]
         yield setting
 
 

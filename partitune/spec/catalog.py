@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
     @property
     def words(self) -> str:
-        """As a sentence says it."""
+        """The kind as a sentence says it: `search space`."""
         return self.value.replace("_", " ")
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
+from partitune.candidate import flaw_in
 from partitune.spec.yaml.faults import Fault, describe, text_fault
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
 
@@ -34,9 +35,7 @@ _ENV_NAME = re.compile(r"_{0,9}[A-Z][A-Z0-9_]{0,99}", re.ASCII)  # upper case te
 def _flag_value(value: object) -> object:
     if isinstance(value, str) and (text := text_fault(value)):
         raise wrong(text)
-    if isinstance(value, bool | str) or (isinstance(value, int) and abs(value) < 1 << 63):
-        return value
-    if isinstance(value, float) and value - value == 0:
+    if isinstance(value, bool | int | float | str) and not flaw_in(value):
         return value
     raise wrong(f"found {describe(value)}; allowed: text, a finite number, true or false")
 

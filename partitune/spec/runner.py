@@ -142,9 +142,7 @@ class Runner(SpecFile):
 
     kind: Annotated[Literal["runner"], allowed("runner")]
     driver: Annotated[
-        str,
-        AfterValidator(_driver),
-        allowed(f"{_DRIVERS}, a class of your own beside this file", max_length=4096),
+        str, AfterValidator(_driver), allowed(f"{_DRIVERS}, a class of your own beside this file", max_length=4096)
     ]
     workers: Annotated[
         Annotated[int, Field(ge=1, le=1024)] | Literal["auto"],
@@ -152,8 +150,7 @@ class Runner(SpecFile):
     ] = "auto"
     timeout_s: Annotated[float, number(0, 604_800, "seconds for one candidate", above=True)] = 14_400.0
     engine_command: Annotated[
-        Words,
-        allowed("a list of words that start the engine here, such as [/opt/venv/bin/vllm]; as usual if left out"),
+        Words, allowed("a list of words that start the engine here, such as [/opt/venv/bin/vllm]; as usual if left out")
     ] = ()
     command: Annotated[
         Words,
@@ -173,8 +170,7 @@ class Runner(SpecFile):
         default_factory=dict
     )
     port: Annotated[
-        Annotated[int, Field(ge=1, le=65535)] | Literal["auto"],
-        allowed("a port from 1 to 65535, or auto (a free one)"),
+        Annotated[int, Field(ge=1, le=65535)] | Literal["auto"], allowed("a port from 1 to 65535, or auto (a free one)")
     ] = "auto"
     limits_s: Annotated[Limits, allowed(f"a mapping with {', '.join(Limits.model_fields)}")] = Limits()
     benchmark: Annotated[Benchmark, allowed(f"a mapping with {', '.join(Benchmark.model_fields)}")] = Benchmark()

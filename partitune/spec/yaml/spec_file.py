@@ -87,14 +87,12 @@ class SpecFile(StrictModel):
     def _kind_fault(cls, document: Document) -> Fault:
         kind = document.value.get("kind")
         if isinstance(kind, str) and kind in set(Kind):
-            return Fault(
-                ("kind",),
-                f"found a {Kind(kind).words}; allowed: {cls.file_kind.value}, as a {cls.file_kind.words} is wanted",
-            )
+            wanted = f"{cls.file_kind.value}, as a {cls.file_kind.words} is wanted"
+            return Fault(("kind",), f"found a {Kind(kind).words}; allowed: {wanted}")
         if "kind" not in document.value:
             return Fault(("kind",), f"missing; allowed: {cls.file_kind.value}")
-        found = f"found {describe(kind)}{did_you_mean(str(kind), Kind)}"
-        return Fault(("kind",), f"{found}; allowed: {cls.file_kind.value}")
+        hint = did_you_mean(str(kind), Kind)
+        return Fault(("kind",), f"found {describe(kind)}{hint}; allowed: {cls.file_kind.value}")
 
     @classmethod
     def cross_faults(cls, reading: Reading) -> Iterable[Fault]:  # noqa: ARG003 - subclasses use it
