@@ -33,6 +33,9 @@ def choose_driver(problem: Problem, space: SearchSpace, runner: Runner) -> Drive
         SpecError: the two do not fit, or the site's own class cannot be loaded.
     """
     check_runner(runner)
+    if problem.placement.node_count > runner.max_nodes:
+        text = f"found {runner.max_nodes}, and {space.name} stands on {problem.placement.node_count} nodes; "
+        raise runner.error("max_nodes", text=f"{text}allowed: a search space on at most {runner.max_nodes}")
     if runner.driver == "simulator":
         from partitune.execution.simulator_driver import SimulatorDriver
 

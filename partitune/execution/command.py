@@ -4,6 +4,8 @@ Decision: the program gets files (the same env-file and engine config that `part
 the load generator) and leaves one: the load generator's own result, which passes the same gates as that of a server of
 ours. It is started from a list of words, never by a shell, and under a supervisor: it ends with the trial, and with
 partitune. What it started elsewhere is its own to end when it gets SIGTERM.
+Exit status 0 means measured, 75 that the site failed and nothing is known about the candidate, any other that the
+candidate failed.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from partitune.candidate import Candidate, Measurement
 from partitune.engines.readout import Counters
-from partitune.errors import LaunchFailed, Refused, SpecError, TimedOut
+from partitune.errors import LaunchFailed, NodeLost, Refused, SpecError, TimedOut
 from partitune.execution.processes.launch import LaunchCommands
 from partitune.execution.processes.node import Node, NodeSource, run_to_end
 from partitune.execution.readout.bench_results import BenchResult
@@ -27,6 +29,9 @@ from partitune.export.deploy import export, served_model
 from partitune.spec.runner import filled
 
 _NAME = "command"
+#: Exit status of a command whose scheduler or machines failed: nothing is known about the candidate (sysexits.h's
+#: EX_TEMPFAIL).
+SITE_FAILED = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class CommandDriver:
 
         Raises:
             TimedOut: it takes longer than a candidate may.
+            NodeLost: it ended with status 75.
             RunError: it ended with a status (the first cause its output names), or its result cannot be trusted.
         """
         setup = self.setup.on_layout_of(candidate)
@@ -63,6 +69,9 @@ class CommandDriver:
                 trial = f"{candidate.digest}-{uuid.uuid4().hex[:8]}"
                 launch, result = command_for(load, candidate, node, trial, seed)
                 code, log = run_to_end(node, _NAME, trial, launch.processes[0], runner.limits_s.stop, look)
+                if code == SITE_FAILED:
+                    reason = f"the command ended with status {code}: the site failed, not the candidate"
+                    raise NodeLost(reason, detail=last_lines([log], readout))
                 if code != 0:
                     failure = f"the command ended with status {code}; its log names no cause"
                     raise failure_of([log], readout) or LaunchFailed(failure, detail=last_lines([log], readout))
@@ -107,6 +116,7 @@ def command_for(
         "port": str(port),
         "seed": str(seed),
         "nodes": str(problem.placement.node_count),
+        "engine_version": str(problem.version),
         "gpus_per_node": str(problem.layout.gpus // problem.placement.node_count),
         "folder": str(runner.absolute(".")),
     }

@@ -32,7 +32,7 @@ _DRIVERS = f"{_SIMULATOR}, the name of an engine such as vllm, {_COMMAND}, or FI
 #: What the words of `command` may hold in braces.
 PLACEHOLDERS = (
     *("partition", "env_file", "config", "load_file", "result"),
-    *("model", "served_name", "trial", "port", "seed", "nodes", "gpus_per_node", "folder"),
+    *("model", "served_name", "trial", "port", "seed", "nodes", "gpus_per_node", "engine_version", "folder"),
 )
 
 #: How a word of `command` names a file beside the runner.
@@ -157,6 +157,7 @@ class Runner(SpecFile):
         AfterValidator(_command),
         allowed(f"a list of words, never a shell line; in braces: {', '.join(PLACEHOLDERS)}"),
     ] = ()
+    max_nodes: Annotated[int, whole(1, 4096, "nodes of a candidate that the command can serve on")] = 4096
     nodes: Annotated[Nodes, allowed("a mapping with start, hosts")] = Nodes()
     env: Annotated[
         EnvValues, allowed("a mapping of environment variables of this site to texts, such as {NCCL_IB_HCA: mlx5}")
@@ -244,8 +245,8 @@ class Runner(SpecFile):
 _SERVER_KEYS = ("engine_command", "nodes", "arguments", "reference_text", "layer_report", "fresh_servers")
 #: Kind of driver -> the keys it has no use for. A site's own class gets the runner and may use any of them.
 _UNUSED: dict[str, tuple[str, ...]] = {
-    _SIMULATOR: (*_SERVER_KEYS, "limits_s", "command", "env", "forward_env", "port", "benchmark"),
-    "an engine": ("command",),
+    _SIMULATOR: (*_SERVER_KEYS, "limits_s", "command", "max_nodes", "env", "forward_env", "port", "benchmark"),
+    "an engine": ("command", "max_nodes"),
     _COMMAND: _SERVER_KEYS,
     "site": (),
 }

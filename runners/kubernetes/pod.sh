@@ -5,9 +5,12 @@ name=$1 port=$2
 set -a
 . /trial/deploy.env
 set +a
+VLLM_API_KEY=$(head --bytes=24 /dev/urandom | base64)   # the server asks for it, the load generator brings it
+export VLLM_API_KEY OPENAI_API_KEY=$VLLM_API_KEY
 vllm serve --config /trial/deploy.yaml --served-model-name "$name" --host 127.0.0.1 --port "$port" &
 server=$!
-until curl --silent --fail "http://127.0.0.1:$port/v1/models" | grep --quiet --fixed-strings "\"$name\""; do
+until curl --silent --fail --header @<(printf 'Authorization: Bearer %s' "$VLLM_API_KEY") \
+  "http://127.0.0.1:$port/v1/models" | grep --quiet --fixed-strings "\"$name\""; do
   kill -0 "$server" || exit 1
   sleep 2
 done

@@ -1,27 +1,33 @@
-"""A command as a driver: real scripts as processes, the shipped Slurm example with a stand-in for Slurm itself."""
+"""A command as a driver: real scripts as processes, the shipped examples with stand-ins for Slurm and Kubernetes."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from partitune.candidate import Candidate
-from partitune.errors import BenchmarkFailed, LaunchFailed, OutOfMemory, TimedOut
+from partitune.errors import BenchmarkFailed, LaunchFailed, NodeLost, OutOfMemory, SpecError, TimedOut
+from partitune.execution.choice import choose_driver
 from partitune.execution.command import CommandDriver
 from partitune.execution.processes.node import LocalNodes
 from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
 from partitune.spec.catalog import Kind, shipped
 from partitune.spec.runner import Runner, load_runner
-from partitune.spec.search_space import SearchSpace
+from partitune.spec.search_space import SearchSpace, load_search_space
 from tests.engine_output import vllm
 from tests.fake_engine import PROGRAM
 from tests.fake_setup import SPACE
 from tests.ray_nodes import free_ports, processes_with
+from tests.scripted_schedulers import ACCEPTED, REFUSED, Cluster, scripted
 
 CANDIDATE = Candidate((20, 16), {"max_num_seqs": 8})
 #: Reads what it is given and writes what `vllm bench serve` would.
@@ -101,29 +107,6 @@ def test_a_command_that_takes_too_long_is_ended_with_what_it_started(tmp_path: P
     assert processes_with(str(tmp_path)) == []
 
 
-#: In place of Slurm's programs: a job is a child process, a step runs here.
-STAND_INS = {
-    "sbatch": """#!/bin/bash
-while [[ $1 == --* ]]; do [[ $1 == --output=* ]] && log=${1#--output=}; shift; done
-SLURM_JOB_NODELIST=here SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 setsid bash "$@" > "$log" 2>&1 < /dev/null &
-echo "$!;cluster"
-""",
-    "squeue": """#!/bin/bash
-for word; do [[ $word == --jobs=* ]] && job=${word#--jobs=}; done
-kill -0 "$job" 2>/dev/null && echo RUNNING; exit 0
-""",
-    "scancel": """#!/bin/bash
-touch "$0.was-called"
-kill -- "-$1"
-""",
-    "scontrol": """#!/bin/bash
-echo 127.0.0.1
-""",
-    "srun": """#!/bin/bash
-while [[ $1 == --* ]]; do shift; done
-exec "$@"
-""",
-}
 #: The fake engine takes flags, not --config; the site's `vllm`.
 VLLM = f"""#!{sys.executable}
 import os, sys, yaml
@@ -138,31 +121,158 @@ os.execv(program[0], [*program, *words])
 """
 
 
-def slurm(folder: Path, **given: object) -> CommandDriver:
-    """The shipped example, with the stand-ins first in PATH."""
-    programs = folder / "bin"
-    programs.mkdir()
-    for name, text in {**STAND_INS, "vllm": VLLM}.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
-    env = {"PATH": f"{programs}:{os.environ['PATH']}", **dict(given.pop("env", {}))}  # type: ignore[call-overload]
+def site(name: str, cluster: Cluster, folder: Path, **given: object) -> CommandDriver:
+    """A shipped example, with the stand-ins first in PATH."""
+    (cluster.programs / "vllm").write_text(VLLM)
+    (cluster.programs / "vllm").chmod(0o755)
+    path = f"{cluster.programs}:{os.environ['PATH']}"
+    env = {"PATH": path, "RETRY_PAUSES_S": "0.1 0.1", **dict(given.pop("env", {}))}  # type: ignore[call-overload]
     settings = {"port": free_ports(1)[0], "timeout_s": 60.0, "env": env, **given}
-    example = {**load_runner("slurm").resolved(), **settings}
-    runner = Runner.from_mapping(example, source="slurm.yaml", folder=Path(str(shipped(Kind.RUNNER))))
+    example = {**load_runner(name).resolved(), **settings}
+    runner = Runner.from_mapping(example, source=f"{name}.yaml", folder=Path(str(shipped(Kind.RUNNER))))
     space = SearchSpace.from_mapping(SPACE, source="fake.yaml")
     return CommandDriver(setup_for(resolve(space), space, runner), LocalNodes(folder / "state"))
 
 
-def test_the_slurm_example_measures_and_leaves_nothing(tmp_path: Path) -> None:
-    measured = slurm(tmp_path).measure(CANDIDATE)
-    assert measured.metrics["request_throughput_req_s"] > 0
-    assert measured.metrics["ttft_p99_ms"] > 0
+@pytest.mark.parametrize("name", ["slurm", "kubernetes"])
+def test_the_examples_measure_and_leave_nothing(name: str, tmp_path: Path) -> None:
+    with scripted(tmp_path / "cluster") as cluster:
+        measured = site(name, cluster, tmp_path).measure(CANDIDATE)
+        assert measured.metrics["request_throughput_req_s"] > 0
+        assert measured.metrics["ttft_p99_ms"] > 0
+        assert cluster.running() == []
+        assert cluster.calls["scancel"] == 0
+        if name == "kubernetes":
+            job = (cluster.folder / "job.yaml").read_text()
+            assert "vllm/vllm-openai:v0.32.0 " in job  # the engine version of the space
+            assert 'nvidia.com/gpu: "2"' in job
     assert processes_with(str(tmp_path)) == []
-    assert not (tmp_path / "bin" / "scancel.was-called").exists()
 
 
-def test_the_slurm_example_cancels_its_job_when_it_is_ended(tmp_path: Path) -> None:
-    with pytest.raises(TimedOut):
-        slurm(tmp_path, env={"FAKE_ENGINE_ACT": "bench-hang"}, timeout_s=4.0, limits_s={"stop": 10}).measure(CANDIDATE)
-    assert (tmp_path / "bin" / "scancel.was-called").exists()
+#: Every command that an example calls on the way to a result.
+CALLS = [
+    *(("slurm", program) for program in ("sbatch", "squeue")),
+    *(("kubernetes", f"kubectl {verb}") for verb in ("apply", "get", "logs")),
+]
+
+
+@pytest.mark.parametrize("how", [REFUSED, ACCEPTED])
+@pytest.mark.parametrize(("name", "program"), CALLS)
+def test_one_failing_call_is_tried_again(name: str, program: str, how: str, tmp_path: Path) -> None:
+    faults = [{"program": program, "calls": [1], "how": how}]
+    with scripted(tmp_path / "cluster", faults) as cluster:
+        assert site(name, cluster, tmp_path).measure(CANDIDATE).metrics["request_throughput_req_s"] > 0
+        assert cluster.calls[program] >= 2
+        assert cluster.running() == []
+
+
+@pytest.mark.parametrize(("name", "program"), CALLS)
+def test_a_cluster_that_answers_no_more_loses_the_candidate_and_fails_it_not(
+    name: str, program: str, tmp_path: Path
+) -> None:
+    faults = [{"program": program, "calls": "all", "how": REFUSED}]
+    with scripted(tmp_path / "cluster", faults) as cluster:
+        with pytest.raises(NodeLost, match="status 75: the site failed") as caught:
+            site(name, cluster, tmp_path).measure(CANDIDATE)
+        assert f"{program} failed" in caught.value.detail
+        assert cluster.running() == []
+
+
+def test_a_cluster_that_cannot_cancel_says_what_may_still_run(tmp_path: Path) -> None:
+    for name, program, words in (
+        ("slurm", "scancel", "scancel --user="),
+        ("kubernetes", "kubectl delete", "kubectl delete job,configmap partitune-"),
+    ):
+        faults = [{"program": program, "calls": "all", "how": REFUSED}]
+        with scripted(tmp_path / name, faults) as cluster:
+            driver = site(name, cluster, tmp_path, env={"FAKE_ENGINE_ACT": "bench-hang"}, timeout_s=4.0)
+            with pytest.raises(TimedOut):
+                driver.measure(CANDIDATE)
+            logs = "".join(file.read_text() for file in (tmp_path / "state").rglob("command.log"))
+            assert f"may still run; end it with: {words}" in logs
+
+
+@pytest.mark.parametrize("name", ["slurm", "kubernetes"])
+def test_a_candidate_whose_engine_fails_is_no_fault_of_the_site(name: str, tmp_path: Path) -> None:
+    with scripted(tmp_path / "cluster") as cluster:
+        with pytest.raises(OutOfMemory):
+            site(name, cluster, tmp_path, env={"FAKE_ENGINE_ACT": "oom-load"}).measure(CANDIDATE)
+        assert cluster.running() == []
+
+
+@pytest.mark.parametrize("name", ["slurm", "kubernetes"])
+def test_the_job_ends_with_a_trial_that_takes_too_long(name: str, tmp_path: Path) -> None:
+    with scripted(tmp_path / "cluster") as cluster:
+        with pytest.raises(TimedOut):
+            site(name, cluster, tmp_path, env={"FAKE_ENGINE_ACT": "bench-hang"}, timeout_s=4.0).measure(CANDIDATE)
+        assert cluster.running() == []
     assert processes_with(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("program", ["sbatch", "kubectl apply"])
+def test_what_is_submitted_while_the_trial_ends_is_ended_too(program: str, tmp_path: Path) -> None:
+    """The call is on its way when the script gets SIGTERM: the cluster starts the job after that."""
+    faults = [{"program": program, "calls": [1], "delay_s": 3.0}]
+    with scripted(tmp_path / "cluster", faults) as cluster:
+        name = "slurm" if program == "sbatch" else "kubernetes"
+        with pytest.raises(TimedOut):
+            site(name, cluster, tmp_path, timeout_s=1.0).measure(CANDIDATE)
+        time.sleep(3)
+        assert cluster.running() == []
+
+
+@pytest.mark.parametrize(
+    ("state", "error"), [("NODE_FAIL", NodeLost), ("PREEMPTED", NodeLost), ("TIMEOUT", LaunchFailed)]
+)
+def test_a_job_of_slurm_that_was_ended_says_by_whom(state: str, error: type[Exception], tmp_path: Path) -> None:
+    with scripted(tmp_path / "cluster", state=state) as cluster:
+        driver = site("slurm", cluster, tmp_path, env={"FAKE_ENGINE_ACT": "bench-hang"})
+
+        def kill() -> None:
+            while not (jobs := cluster.running()):
+                time.sleep(0.1)
+            time.sleep(1)
+            os.killpg(jobs[0], signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(error):
+            driver.measure(CANDIDATE)
+        killer.join()
+
+
+def test_a_pod_that_was_evicted_loses_the_candidate(tmp_path: Path) -> None:
+    with scripted(tmp_path / "cluster", disruption="EvictionByEvictionAPI") as cluster:
+        with pytest.raises(NodeLost) as caught:
+            site("kubernetes", cluster, tmp_path, env={"FAKE_ENGINE_ACT": "oom-load"}).measure(CANDIDATE)
+        assert "the pod was taken: EvictionByEvictionAPI" in caught.value.detail
+
+
+def test_a_job_of_slurm_ends_when_whoever_waited_was_killed(tmp_path: Path) -> None:
+    with scripted(tmp_path / "cluster") as cluster:
+        env = {"FAKE_ENGINE_ACT": "bench-hang", "AWAITED_S": "3"}
+        driver = site("slurm", cluster, tmp_path, env=env)
+
+        def kill() -> None:
+            while not cluster.running():
+                time.sleep(0.1)
+            subprocess.run(["pkill", "-KILL", "-f", f"slurm/measure.sh.*{tmp_path}"], check=True)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(LaunchFailed):
+            driver.measure(CANDIDATE)
+        killer.join()
+        for _ in range(100):
+            if not cluster.running():
+                break
+            time.sleep(0.2)
+        assert cluster.running() == []
+
+
+def test_an_example_for_one_node_refuses_two_before_anything_starts() -> None:
+    space = load_search_space("kimi-k3-pp8-tp2")
+    with pytest.raises(
+        SpecError, match=r"kubernetes\.yaml:\d+: max_nodes: found 1, and kimi-k3-pp8-tp2 stands on 2 nodes"
+    ):
+        choose_driver(resolve(space), space, load_runner("kubernetes"))

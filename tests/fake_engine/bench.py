@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import queue
 import random
 import threading
@@ -39,9 +40,9 @@ def bench(words: argparse.Namespace) -> None:
         while not prompts.empty():
             start = time.perf_counter()
             asked = {"model": words.served_model_name, "prompt": prompts.get(), "max_tokens": tokens, "stream": True}
-            request = urllib.request.Request(
-                words.base_url + words.endpoint, json.dumps(asked).encode(), {"Content-Type": "application/json"}
-            )
+            key = os.environ.get("OPENAI_API_KEY")
+            headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+            request = urllib.request.Request(words.base_url + words.endpoint, json.dumps(asked).encode(), headers)
             try:
                 with urllib.request.urlopen(request) as answer:
                     moments = [time.perf_counter() for line in answer if line.startswith(b'data: {"choices')]

@@ -132,7 +132,17 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def let_in(self) -> bool:
+        """A server with a key keeps everything under /v1 to those who bring it, as `VLLM_API_KEY` has it."""
+        key = os.environ.get("VLLM_API_KEY")
+        if key is None or not self.path.startswith("/v1") or self.headers["Authorization"] == f"Bearer {key}":
+            return True
+        self.answer(b'{"error": "Unauthorized"}', 401)
+        return False
+
     def do_GET(self) -> None:
+        if not self.let_in():
+            return
         if self.path == "/health":
             self.answer(b"", 503 if self.engine.dead else 200)
         elif self.path == "/v1/models":
@@ -144,6 +154,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self.let_in():
+            return
         if self.path == "/collective_rpc" and asked.get("method") == "partitune_layers":
             self.answer(json.dumps({"results": self.layers()}).encode())
         elif self.path != "/v1/completions" or asked["model"] != self.engine.name:
