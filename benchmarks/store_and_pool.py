@@ -21,6 +21,7 @@ from pathlib import Path
 
 from partitune.analysis.trial import Trial
 from partitune.candidate import Candidate, FlagValue, Measurement, Result, StageReport, Submission
+from partitune.execution.driver import Driver
 from partitune.execution.pools.ray import RayPool
 from partitune.planning.resolve import resolve
 from partitune.search.budget import Budget, Progress
@@ -36,7 +37,7 @@ TRIALS = 10_000
 
 
 @dataclass(frozen=True)
-class NoOp:
+class NoOp(Driver):
     """Answers at once, with as much as the simulator says about 8 stages."""
 
     def measure(self, candidate: Candidate) -> Measurement:

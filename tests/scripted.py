@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from partitune.candidate import Candidate, FlagValue, Measurement, StageReport
 from partitune.errors import BenchmarkFailed, LaunchFailed, OutOfMemory, Stalled, TimedOut
+from partitune.execution.driver import Driver
 
 
 def measurement(throughput: float, **constraints: float) -> Measurement:
@@ -19,7 +20,7 @@ def measurement(throughput: float, **constraints: float) -> Measurement:
 
 
 @dataclass(frozen=True)
-class ScriptedDriver:
+class ScriptedDriver(Driver):
     """Behaves as `candidate.flags["act"]` says; throughput is the sum of squares of the partition."""
 
     def measure(self, candidate: Candidate) -> Measurement:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from partitune.engines.registry import ENGINES
 from partitune.errors import SpecError, did_you_mean
-from partitune.execution.driver import Driver, Spanning
+from partitune.execution.driver import Driver
 from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.pools.ray import RayPool
@@ -69,10 +69,10 @@ def choose_pool(driver: Driver, runner: Runner, wanted: str, ray_address: str | 
         SpecError: what was asked for cannot be.
     """
     slots = None if runner.workers == "auto" else runner.workers
-    if isinstance(driver, Spanning) and (group := driver.group) is not None:
+    if driver.group is not None:
         if wanted == "local":
             raise SpecError(f"--pool: found local, and runner {runner.name} starts nodes of Ray; allowed: ray")
-        return RayPool(driver, ray_address, slots, group=group)
+        return RayPool(driver, ray_address, slots, group=driver.group)
     if runner.starts_server and ray_address is not None:
         raise SpecError(
             f"--ray-address: found beside runner {runner.name}, which starts the engine on this machine; allowed: "

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from partitune.candidate import Candidate, Measurement
 from partitune.engines.readout import Counters
 from partitune.errors import LaunchFailed, NodeLost, Refused, SpecError, TimedOut
 from partitune.execution.processes.launch import LaunchCommands
-from partitune.execution.processes.node import Node, NodeSource, run_to_end
+from partitune.execution.processes.node import Node, run_to_end
 from partitune.execution.readout.bench_results import BenchResult
-from partitune.execution.readout.failure_causes import failure_of, last_lines
+from partitune.execution.readout.failure_causes import find_cause, last_lines
 from partitune.execution.server.gates import read_window
 from partitune.execution.server.measurement import measure_windows, measured
-from partitune.execution.server.setup import LoadCommands, Setup
+from partitune.execution.server.setup import LoadCommands, SetupDriver
 from partitune.export.deploy import export, served_model
 from partitune.spec.runner import filled
 
@@ -34,16 +33,8 @@ _NAME = "command"
 SITE_FAILED = 75
 
 
-@dataclass(frozen=True, slots=True)
-class CommandDriver:
+class CommandDriver(SetupDriver):
     """Measures candidates with the runner's `command`."""
-
-    setup: Setup
-    source: NodeSource
-
-    def repeated(self, repeat: int) -> CommandDriver:
-        """The driver of run `repeat`."""
-        return replace(self, setup=self.setup.repeated(repeat))
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Run the command once a window and load; each run is a start of its own.
@@ -74,7 +65,8 @@ class CommandDriver:
                     raise NodeLost(reason, detail=last_lines([log], readout))
                 if code != 0:
                     failure = f"the command ended with status {code}; its log names no cause"
-                    raise failure_of([log], readout) or LaunchFailed(failure, detail=last_lines([log], readout))
+                    cause = find_cause([log], readout)
+                    raise cause.error() if cause else LaunchFailed(failure, detail=last_lines([log], readout))
                 return read_window(load, node.read_file(result), result, None, None)
 
             windows = measure_windows(setup, run)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from partitune.candidate import Candidate, Measurement, Outcome, Result, flaw_in
 from partitune.errors import BenchmarkFailed, NodeLost, OutOfMemory, Refused, RunError, Stalled, TimedOut
@@ -24,18 +24,13 @@ TIME_CONSTRAINT = "time_limits_missed"
 
 
 class Driver(Protocol):
-    """Measures candidates. Must be picklable."""
+    """Measures candidates. Must be picklable; what has a body here is for drivers that have more to say."""
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Measure one candidate or raise RunError."""
 
-
-@runtime_checkable
-class Preparing(Protocol):
-    """A driver that checks something before its first candidate."""
-
     def prepare(self) -> tuple[str, ...]:
-        """Check once, where candidates will run.
+        """Check once, where candidates will run, before the first of them.
 
         Returns:
             what a person should know, a sentence each.
@@ -43,28 +38,16 @@ class Preparing(Protocol):
         Raises:
             PartituneError: no candidate could be measured.
         """
+        return ()
 
-
-@runtime_checkable
-class Repeating(Protocol):
-    """A driver whose load can be drawn anew."""
-
-    def repeated(self, repeat: int) -> Driver:
-        """The same driver with the load of run `repeat`, the same for all candidates."""
-
-
-@runtime_checkable
-class Spanning(Protocol):
-    """A driver that may need several machines at once."""
+    def repeated(self, repeat: int) -> Driver:  # noqa: ARG002
+        """The same driver with the load of run `repeat`, the same for all candidates, where it can be drawn anew."""
+        return self
 
     @property
     def group(self) -> RayGroup | None:
         """What each candidate reserves of a Ray cluster; None where it is measured on this machine."""
-
-
-def prepare(driver: Driver) -> tuple[str, ...]:
-    """What `driver` checks once; nothing for most."""
-    return driver.prepare() if isinstance(driver, Preparing) else ()
+        return None
 
 
 def run(driver: Driver, candidate: Candidate, repeat: int = 0) -> Result:
@@ -72,9 +55,8 @@ def run(driver: Driver, candidate: Candidate, repeat: int = 0) -> Result:
 
     Run 0 is its trial; further ones have another load where the driver has seeds to draw one with.
     """
-    own = driver.repeated(repeat) if repeat and isinstance(driver, Repeating) else driver
     start = time.monotonic()
-    result = _tried(own, candidate)
+    result = _tried(driver.repeated(repeat) if repeat else driver, candidate)
     return replace(result, duration_s=time.monotonic() - start, repeat=repeat)
 
 

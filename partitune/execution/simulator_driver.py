@@ -15,6 +15,7 @@ from partitune.costs.memory import StageMemory
 from partitune.engines.memory import KvPlan
 from partitune.engines.rules import refused
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
+from partitune.execution.driver import Driver
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.workload_mix import Load
@@ -27,7 +28,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatorDriver:
+class SimulatorDriver(Driver):
     """Simulates candidates of one problem."""
 
     problem: Problem

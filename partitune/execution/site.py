@@ -25,7 +25,7 @@ from partitune.spec.runner import Runner
 LARGEST_BYTES = 1 << 20
 
 
-class SiteDriver:
+class SiteDriver(Driver):
     """The class of a site, made where it is used. Picklable by its text."""
 
     def __init__(self, problem: Problem, runner: Runner) -> None:

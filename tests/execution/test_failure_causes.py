@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partitune.candidate import Candidate, Measurement, Outcome
-from partitune.engines.readout import FailureKind, Phase
+from partitune.engines.readout import FailureKind, Phase, Readout
 from partitune.errors import LaunchFailed, OutOfMemory, Refused, RunError, Unhealthy
-from partitune.execution.driver import MEMORY_CONSTRAINT, run
-from partitune.execution.readout.failure_causes import failure_of, find_cause, last_lines
+from partitune.execution.driver import MEMORY_CONSTRAINT, Driver, run
+from partitune.execution.readout.failure_causes import find_cause, last_lines
 from tests.engine_output import SGLANG, VLLM, VLLM_READY, recorded, sglang, vllm
 
 # PyTorch's CUDA caching allocator.
@@ -69,6 +69,12 @@ CLIENT = "torch.distributed.DistNetworkError: The client socket has timed out af
 
 #: How those of the logs below begin that only SGLang writes.
 SPOKEN_BY_SGLANG = ("[2026-", "ValueError: nccl_port")
+
+
+def failure_of(logs: list[str], readout: Readout) -> RunError | None:
+    cause = find_cause(logs, readout)
+    return None if cause is None else cause.error()
+
 
 LOADING = vllm(1, "Worker_PP1_TP0", "Starting to load model m...", "INFO")
 LOADED = vllm(2, "Worker_PP1_TP0", "Model loading took 70.5 GiB memory and 60.2 seconds", "INFO")
@@ -313,7 +319,7 @@ def test_fragmentation_is_still_over_the_limit() -> None:
 
 
 def test_the_search_learns_the_gib() -> None:
-    class Dying:
+    class Dying(Driver):
         def measure(self, candidate: Candidate) -> Measurement:
             raise failure_of([LOADED + vllm(3, "EngineCore", KV)], VLLM) or AssertionError
 

@@ -16,7 +16,7 @@ from partitune.engines.installed_flags import read_help
 from partitune.errors import Refused, SpecError
 from partitune.execution.choice import choose_driver
 from partitune.execution.command import command_for
-from partitune.execution.driver import RULES_CONSTRAINT, Spanning, run
+from partitune.execution.driver import RULES_CONSTRAINT, run
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.server.setup import Setup
 from partitune.execution.server.setup_checks import all_commands, setup_for
@@ -120,7 +120,6 @@ def test_nodes_follow_the_layout_and_the_slot_is_the_cluster() -> None:
             assert ("--nnodes" in process.argv) == (count == 2)
             assert "--layout" not in process.argv
     driver = choose_driver(resolve(found), found, runner(nodes={"start": "ray"}))
-    assert isinstance(driver, Spanning)
     assert driver.group == RayGroup(2, 2)
     with pytest.raises(Refused, match="layout tp1-pp4 is not one of this search space: only tp1-pp2"):
         setup_of(spec(parallel={"tp": 1, "pp": 2})).on_layout_of(FOUR_STAGES)

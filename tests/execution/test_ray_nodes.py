@@ -19,15 +19,15 @@ from partitune.execution.ray.groups import RayGroup, RayMachine
 from tests.ray_nodes import processes_with
 
 ROOT = str(Path(__file__).parent.parent.parent)
-TWO = [RayMachine("10.0.0.1", {"GPU": 8.0, "CPU": 64}), RayMachine("10.0.0.2", {"GPU": 8.0})]
+TWO = [RayMachine("10.0.0.1", 8), RayMachine("10.0.0.2", 8)]
 
 
 def test_groups_that_fit_are_counted_over_distinct_machines() -> None:
     assert RayGroup(2, 8).fits(TWO) == 1
     assert RayGroup(2, 4).fits(TWO) == 2  # half of each machine
     assert RayGroup(1, 2).fits(TWO) == 8
-    assert RayGroup(2, 4).fits([RayMachine("a", {"GPU": 16}), RayMachine("b", {"GPU": 4})]) == 1  # b is in each group
-    assert RayGroup(3, 2).fits([RayMachine(name, {"GPU": 4}) for name in "abcd"]) == 2
+    assert RayGroup(2, 4).fits([RayMachine("a", 16), RayMachine("b", 4)]) == 1  # b is in each group
+    assert RayGroup(3, 2).fits([RayMachine(name, 4) for name in "abcd"]) == 2
     assert RayGroup(2, 8, ("10.0.0.2", "10.0.0.1")).fits(TWO) == 1
     assert RayGroup(1, 8).fits([]) == 0
 

@@ -10,6 +10,7 @@ import pytest
 
 from partitune.analysis.final import Final, FinalRun, most_runs
 from partitune.candidate import Candidate, Measurement, Objective, Outcome, Result, Submission
+from partitune.execution.driver import Driver
 from partitune.execution.pools.local import LocalPool
 from partitune.search.budget import Budget, Progress
 from partitune.search.events import Unwatched
@@ -25,7 +26,7 @@ CANDIDATES = {trial: Candidate((trial + 1,)) for trial in range(9)}
 
 
 @dataclass(frozen=True)
-class Launched:
+class Launched(Driver):
     """The higher its number, the better the trial."""
 
     def measure(self, candidate: Candidate) -> Measurement:

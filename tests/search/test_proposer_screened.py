@@ -24,7 +24,7 @@ OPENING = (first("default", 4), first("exact", 5), first("seed", 6))
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Driver):
     """Throughput is the number of sequences, or falls with it; above 90 it does not fit."""
 
     rising: bool = True
@@ -67,7 +67,7 @@ def test_the_opening_is_launched_whatever_the_simulator_says_then_its_best() -> 
 
 
 @dataclass(frozen=True)
-class Scattered:
+class Scattered(Driver):
     """Two of three settings a share or two above what the simulator says; the engine's default does not fit."""
 
     share: float
@@ -112,7 +112,7 @@ def test_two_candidates_the_simulator_cannot_tell_apart_are_not_launched_one_aft
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(Driver):
     """Every candidate at one figure."""
 
     throughput: float

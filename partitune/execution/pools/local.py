@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from partitune.candidate import Result, Submission
-from partitune.execution.driver import Driver, prepare, run
+from partitune.execution.driver import Driver, run
 from partitune.execution.pools.pool import Pool
 
 
@@ -41,7 +41,7 @@ class LocalPool(Pool):
 
     def prepare(self) -> tuple[str, ...]:
         """What the driver checks, asked in this process."""
-        return prepare(self._driver)
+        return self._driver.prepare()
 
     def close(self) -> None:
         """Forget what is queued; nothing else is left running."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from partitune.candidate import Result, Submission
-from partitune.errors import ClusterError
 from partitune.execution.driver import Driver
 from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
@@ -22,30 +21,21 @@ class WarmingPool(Pool):
     def __init__(self, driver: Driver, slots: int | None = None) -> None:
         self._local = LocalPool(driver)
         self._ray = RayPool(driver, None, slots)
-        self._ready = threading.Event()
-        self._failure: ClusterError | None = None
-        self._starter = threading.Thread(target=self._start_ray, name="ray-start", daemon=True)
-
-    def _start_ray(self) -> None:
-        try:
-            self._ray.start()
-        except ClusterError as error:
-            self._failure = error
-        finally:
-            self._ready.set()
+        self._starting = Future[None]()
 
     @property
     def _active(self) -> LocalPool | RayPool:
-        if self._local.running or not self._ready.is_set() or self._failure is not None:
-            return self._local
-        return self._ray
+        is_up = self._starting.done() and self._starting.exception() is None
+        return self._ray if is_up and not self._local.running else self._local
 
     @property
     def description(self) -> str:
         """The pool that takes the next candidate."""
-        if self._failure is not None:
-            return f"{self._active.description} (Ray did not start: {str(self._failure).splitlines()[0]})"
-        return self._active.description + ("" if self._ready.is_set() else " (Ray is starting)")
+        if not self._starting.done():
+            return f"{self._active.description} (Ray is starting)"
+        failure = self._starting.exception()
+        reason = "" if failure is None else f" (Ray did not start: {str(failure).splitlines()[0]})"
+        return self._active.description + reason
 
     @property
     def free_slots(self) -> int:
@@ -71,10 +61,11 @@ class WarmingPool(Pool):
 
     def start(self) -> None:
         """Begin to start Ray, and come back at once: what is submitted meanwhile runs in process."""
-        self._starter.start()
+        with_ray = ThreadPoolExecutor(1, "ray-start")
+        self._starting = with_ray.submit(self._ray.start)
+        with_ray.shutdown(wait=False)
 
     def close(self) -> None:
         """End Ray. One still starting has to be up before it can be ended; leaving it would orphan its processes."""
-        self._starter.join()
-        if self._failure is None:
+        if self._starting.exception() is None:
             self._ray.close()

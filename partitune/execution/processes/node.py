@@ -118,7 +118,10 @@ class Node:
         """
         if sys.platform != "linux":
             raise LaunchFailed("engines are started on Linux only: elsewhere nothing can prove that one has ended")
-        self._refuse_in_quarantine()
+        if self._ledger.quarantine():
+            self.clean()
+        if why := self._ledger.quarantine():
+            raise NodeLost(f"{self.host} is quarantined, as an earlier engine is not gone: {why}")
         if port is not None and self.port_state(port, None) is not PortState.FREE:
             raise LaunchFailed(f"port {port} of {self.host} is taken by another program; let the port be `auto`")
         own = {key: value for key, value in os.environ.items() if key not in process.unset}
@@ -232,12 +235,6 @@ class Node:
         """End every family that was started through this object and still runs."""
         for name in list(self._families):
             self.stop(name, ABANDONED_S)
-
-    def _refuse_in_quarantine(self) -> None:
-        if self._ledger.quarantine():
-            self.clean()
-        if why := self._ledger.quarantine():
-            raise NodeLost(f"{self.host} is quarantined, as an earlier engine is not gone: {why}")
 
     def _prove(self, start: RecordedStart) -> tuple[str, ...]:
         """Look until nothing is left; close the record, or mark it."""

@@ -38,9 +38,9 @@ class TrialFiles:
     bytes: int
 
 
-def find_old_trials(older_than_days: float, state: Path | None = None) -> tuple[TrialFiles, ...]:
-    """Folders of starts that are over, older than that and than an hour; in `state`, by default this machine's."""
-    state = state_folder() if state is None else state
+def find_old_trials(older_than_days: float) -> tuple[TrialFiles, ...]:
+    """Folders of starts that are over, of this machine, older than that and than an hour."""
+    state = state_folder()
     trials = state / "trials"
     if trials.is_symlink() or not trials.is_dir():
         return ()

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from partitune.candidate import Candidate, Result
 from partitune.errors import ClusterError, NodeLost, PartituneError
-from partitune.execution.driver import Driver, prepare, run
+from partitune.execution.driver import Driver, run
 from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.node import Node
 from partitune.execution.ray.groups import RayGroup
@@ -42,7 +42,7 @@ class Worker:
 
     def prepare(self) -> tuple[str, ...]:
         """What the driver checks once."""
-        return prepare(self._driver)
+        return self._driver.prepare()
 
 
 class RayWorkers:

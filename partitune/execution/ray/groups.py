@@ -10,7 +10,7 @@ and says what is missing, as Ray itself would wait for ever.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,7 @@ class RayMachine:
     """One living node of a cluster."""
 
     address: str
-    resources: Mapping[str, float]
-
-    @property
-    def gpus(self) -> int:
-        """GPUs that Ray was told of."""
-        return int(self.resources.get("GPU", 0))
+    gpus: int  # that Ray was told of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +71,7 @@ def machines() -> tuple[RayMachine, ...]:
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    living = [RayMachine(node["NodeManagerAddress"], dict(node["Resources"])) for node in nodes if node["Alive"]]
+    living = [
+        RayMachine(node["NodeManagerAddress"], int(node["Resources"].get("GPU", 0))) for node in nodes if node["Alive"]
+    ]
     return tuple(sorted(living, key=lambda machine: (machine.address, -machine.gpus)))

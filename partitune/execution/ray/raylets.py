@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 
 from partitune.errors import ClusterError, SpecError
 from partitune.execution.ray.groups import machines
@@ -63,7 +62,8 @@ def surprises(setup: Setup) -> list[str]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     living = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    look = ray.remote(num_cpus=0, max_retries=0)(_look())
+    # A function without a name in a module: Ray sends its text, and partitune need not be installed on those nodes.
+    look = ray.remote(num_cpus=0, max_retries=0)(lambda: dict(os.environ))
     asked = [
         look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote()
         for node in living
@@ -74,14 +74,3 @@ def surprises(setup: Setup) -> list[str]:
         for node, variables in zip(living, answers, strict=True)
         for name, value in setup.server.surprises(variables, tuple(setup.searched)).items()
     ]
-
-
-def _look() -> Callable[[], dict[str, str]]:
-    """A function of its own each time, so that Ray sends its text: partitune need not be installed on those nodes."""
-
-    def look() -> dict[str, str]:
-        import os
-
-        return dict(os.environ)
-
-    return look

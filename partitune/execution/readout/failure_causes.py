@@ -106,15 +106,15 @@ class Cause:
         return Unhealthy(self.message) if self.phase is Phase.READY else LaunchFailed(self.message)
 
 
-def failure_of(logs: Sequence[str], readout: Readout) -> RunError | None:
-    """The cause in `logs` (what the processes of node n wrote, node by node) as an error; None without one."""
-    cause = find_cause(logs, readout)
-    return None if cause is None else cause.error()
-
-
 def find_cause(logs: Sequence[str], readout: Readout) -> Cause | None:
-    """The earliest line of the best rank, None where no line looks like an error. Never raises."""
-    words, signs = readout.logs, _signs(readout)
+    """The earliest line of the best rank in `logs`, None where no line looks like an error. Never raises.
+
+    Args:
+        logs: what the processes of node n wrote, node by node.
+        readout: of the engine.
+    """
+    words = readout.logs
+    signs = {kind: [re.compile(sign) for sign in (*_SIGNS[kind], *words.failures.get(kind, ()))] for kind in _SIGNS}
     lines = list(
         heapq.merge(*(lines_of(log, node, readout) for node, log in enumerate(logs)), key=lambda line: line.time)
     )
@@ -164,12 +164,6 @@ def _phase_of(line: LogLine, furthest: Phase, of_process: Mapping[tuple[int, str
     if furthest is Phase.READY or not line.place:
         return furthest
     return of_process.get((line.node, line.process), furthest)
-
-
-def _signs(readout: Readout) -> Mapping[FailureKind, Sequence[re.Pattern[str]]]:
-    """With the engine's own among them."""
-    own = readout.logs.failures
-    return {kind: [re.compile(sign) for sign in (*signs, *own.get(kind, ()))] for kind, signs in _SIGNS.items()}
 
 
 def _kind_of(line: LogLine, signs: Mapping[FailureKind, Sequence[re.Pattern[str]]]) -> FailureKind | None:

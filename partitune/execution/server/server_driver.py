@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,23 +21,21 @@ from partitune.candidate import Candidate, Measurement
 from partitune.engines.readout import Counters
 from partitune.errors import NodeLost, RunError
 from partitune.execution.processes.ledger import state_folder
-from partitune.execution.processes.node import Node, NodeSource
+from partitune.execution.processes.node import Node
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.readout.bench_results import BenchResult
 from partitune.execution.server import deployment_check
 from partitune.execution.server.gates import read_window
 from partitune.execution.server.measurement import is_hopeless, measure_windows, measured
 from partitune.execution.server.running_server import RunningServer
-from partitune.execution.server.setup import LoadCommands, Setup
+from partitune.execution.server.setup import LoadCommands, Setup, SetupDriver
 from partitune.execution.server.setup_checks import prepare
 
 
 @dataclass(frozen=True, slots=True)
-class ServerDriver:
-    """Measures candidates of one setup on machines of one source."""
+class ServerDriver(SetupDriver):
+    """Measures candidates on servers that it starts."""
 
-    setup: Setup
-    source: NodeSource
     references: Path = field(default_factory=lambda: state_folder() / "references")
 
     @property
@@ -48,10 +46,6 @@ class ServerDriver:
     def prepare(self) -> tuple[str, ...]:
         """Clean the machines and hold the engine that is installed there against the study."""
         return prepare(self.setup, self.source)
-
-    def repeated(self, repeat: int) -> ServerDriver:
-        """The driver of run `repeat`."""
-        return replace(self, setup=self.setup.repeated(repeat))
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Start `candidate` as often as the runner says, and measure every start."""

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from partitune.candidate import Candidate, FlagValue
 from partitune.engines.deployment import environment_flags
 from partitune.engines.launch import LoadGenerator, LoadRun, Target
 from partitune.errors import Refused
+from partitune.execution.driver import Driver
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
+from partitune.execution.processes.node import NodeSource
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.server.load_generators import LOAD_GENERATORS
 from partitune.execution.server.server_commands import ServerCommands
 from partitune.export.deploy import served_model
 from partitune.planning.problem import Problem
-from partitune.spec.runner import Benchmark, Runner
+from partitune.spec.runner import Runner
 from partitune.spec.workload import SingleLoad
 
 #: Between the seeds of two loads of a mix, as equal seeds make prompts that begin alike: above the warm-up's, and a
@@ -43,17 +46,12 @@ class LoadCommands:
     @property
     def tool(self) -> LoadGenerator:
         """The load generator that the runner names."""
-        return LOAD_GENERATORS[self.benchmark.tool]
-
-    @property
-    def benchmark(self) -> Benchmark:
-        """What the runner says about it."""
-        return self.server.runner.benchmark
+        return LOAD_GENERATORS[self.server.runner.benchmark.tool]
 
     @property
     def window_seeds(self) -> tuple[int, ...]:
         """Seeds of the measured windows, the same for every candidate."""
-        return tuple(range(self.first_seed, self.first_seed + self.benchmark.windows))
+        return tuple(range(self.first_seed, self.first_seed + self.server.runner.benchmark.windows))
 
     @property
     def warmup_seed(self) -> int:
@@ -80,7 +78,7 @@ class LoadCommands:
         model, _ = served_model(self.problem)
         target = Target(url, self.problem.engine.name, model, served_name, self.server.flags)
         run = LoadRun(requests or len(self.problem.load.requests), seed, result, self.problem.goodput)
-        given = self.benchmark.arguments.items()
+        given = self.server.runner.benchmark.arguments.items()
         options = {"--" + name.replace("_", "-"): value for name, value in given if value is not False}
         further = (option if value is True else f"{option}={value}" for option, value in options.items())
         return (*self.tool.words(self.load, target, run), *further)
@@ -88,7 +86,7 @@ class LoadCommands:
     @property
     def _program(self) -> tuple[str, ...]:
         """As the runner says; else the tool of the installation that serves, where it is the same program."""
-        chosen, usual = self.benchmark.command, self.tool.program
+        chosen, usual = self.server.runner.benchmark.command, self.tool.program
         if chosen or self.tool.name != self.server.runner.driver:
             return self.server.runner.program(chosen) or usual
         # A program of one word is the whole command of the site, be it `docker run … vllm`; else its first is shared.
@@ -156,3 +154,15 @@ class Setup:
     def repeated(self, repeat: int) -> Setup:
         """The setup for run `repeat` of any candidate: the same load, drawn with other seeds for all alike."""
         return replace(self, runner=self.runner.repeated(repeat))
+
+
+@dataclass(frozen=True, slots=True)
+class SetupDriver(Driver):
+    """A driver that measures what its setup says, on machines of one source."""
+
+    setup: Setup
+    source: NodeSource
+
+    def repeated(self, repeat: int) -> Self:
+        """The driver of run `repeat`: the same load, drawn with other seeds for all candidates alike."""
+        return replace(self, setup=self.setup.repeated(repeat))

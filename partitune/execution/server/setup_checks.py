@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from partitune.engines.installed_flags import read_help
-from partitune.engines.launch import LoadRun, Target, TraceReading
+from partitune.engines.launch import LoadRun, Target
 from partitune.errors import LaunchFailed, SpecError
 from partitune.execution.processes.node import Node, NodeSource, run_to_end
 from partitune.execution.ray.raylets import check_raylets
@@ -157,24 +157,20 @@ def _check_load(load: LoadCommands) -> None:
     if reason := unable(tool, load.load, problem.goodput):
         of_part = f" (load {problem.load.name} of the mix)" if problem.load.name else ""
         raise runner.error("benchmark", "tool", text=f"{tool.name} {reason}{of_part}")
-    if isinstance(load.load, TraceWorkload) and tool.trace:
-        _check_trace(runner, load.load, tool.trace, tool.title)
+    if isinstance(load.load, TraceWorkload) and (needs := tool.trace):
+        with Path(load.load.file).open(encoding="utf-8") as file:
+            row = json.loads(next(line for line in file if line.strip()))
+        if missing := [name for name in needs.fields if name not in row]:
+            raise SpecError(f"{file.name}: a request has no {missing[0]}, and `{tool.title}` makes the prompts from it")
+        if needs.argument not in runner.benchmark.arguments:
+            text = f"has no {needs.argument}; allowed: {needs.meaning}"
+            raise runner.error("benchmark", "arguments", text=text)
     target = Target("http://", problem.engine.name, "", "", {})
     own = set(tool.words(load.load, target, LoadRun(1, 1, "")))
-    for name in load.benchmark.arguments:
+    for name in runner.benchmark.arguments:
         if "--" + name.replace("_", "-") in own:
             text = "partitune writes it, from the search space; allowed: further flags of the tool"
             raise runner.error("benchmark", "arguments", name, text=text)
-
-
-def _check_trace(runner: Runner, load: TraceWorkload, needs: TraceReading, reader: str) -> None:
-    with Path(load.file).open(encoding="utf-8") as file:
-        row = json.loads(next(line for line in file if line.strip()))
-    if missing := [name for name in needs.fields if name not in row]:
-        raise SpecError(f"{load.file}: a request has no {missing[0]}, and `{reader}` makes the prompts from it")
-    if needs.argument not in runner.benchmark.arguments:
-        text = f"has no {needs.argument}; allowed: {needs.meaning}"
-        raise runner.error("benchmark", "arguments", text=text)
 
 
 def prepare(setup: Setup, source: NodeSource) -> tuple[str, ...]:
