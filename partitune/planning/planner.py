@@ -172,9 +172,8 @@ class Planner:
     def _chunk(self, flags: Mapping[str, FlagValue]) -> tuple[Batch, int]:
         """The mean chunk of the mean prompt, and how many chunks it has."""
         problem = self._problem
-        prompt = 0.0
-        for part, share in zip(problem.parts, problem.mix.shares, strict=True):
-            prompt += share * part.rank_load.mean_prompt_tokens
+        loads = zip(problem.mix.shares, (part.rank_load for part in problem.parts), strict=True)
+        prompt = sum(share * load.mean_prompt_tokens for share, load in loads)
         chunks = math.ceil(prompt / problem.engine.flow(problem.start(flags)).step_tokens)
         tokens = math.ceil(prompt / chunks)
         return Batch(tokens, tokens * (prompt + 1) / 2, sampled=1), chunks

@@ -174,8 +174,7 @@ def domain_allows(domain: Domain, value: bool | int | float | str) -> bool:
         return any(item == value and isinstance(item, bool) == isinstance(value, bool) for item in domain)
     if isinstance(value, bool | str) or (isinstance(domain, WholeRange) and not isinstance(value, int)):
         return False
-    step = 1 if isinstance(domain, WholeRange) and domain.step is None else domain.step
-    return domain.low <= value <= domain.high and not _beyond(value, domain.low, step)
+    return domain.low <= value <= domain.high and not _beyond(value, domain.low, domain.step)
 
 
 def domain_words(domain: Domain) -> str:

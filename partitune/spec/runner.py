@@ -186,10 +186,8 @@ class Runner(SpecFile):
     @property
     def site_driver(self) -> tuple[Path, str] | None:
         """File and class of a site's own driver; None for a driver of ours."""
-        if _NAME.fullmatch(self.driver):
-            return None
-        file, _, name = self.driver.rpartition(":")
-        return self.absolute(file), name
+        match = _SITE_DRIVER.fullmatch(self.driver)
+        return match and (self.absolute(match["file"]), match["name"])
 
     def named_files(self) -> dict[str, Path]:
         """The files of this site that lie in the runner's folder or below, by their path from there."""

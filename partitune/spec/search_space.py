@@ -191,10 +191,12 @@ class SearchSpace(SpecFile):
     def cross_faults(cls, reading: Reading) -> Iterator[Fault]:
         """Sizes that do not fit together, flags and seeds outside their domains."""
         written = reading.document.value
-        cluster, engine = reading.sound(Cluster, "cluster"), reading.sound(Engine, "engine")
-        parallel = reading.sound(Parallel, "parallel")
-        knobs = reading.sound(Domains, "knobs") if "knobs" in written else Domains()
-        if isinstance(domains := written.get("knobs"), dict):
+        domains, seeds = written.get("knobs"), written.get("seeds")
+        cluster = reading.sound(Cluster, written.get("cluster"))
+        engine = reading.sound(Engine, written.get("engine"))
+        parallel = reading.sound(Parallel, written.get("parallel"))
+        knobs = reading.sound(Domains, domains) if "knobs" in written else Domains()
+        if isinstance(domains, dict):
             yield from _domain_name_faults(domains)
         if cluster and parallel:
             yield from _size_faults(cluster, parallel)
@@ -207,10 +209,9 @@ class SearchSpace(SpecFile):
             yield from _start_faults("flags", engine.flags, knobs.flags)
             yield from _start_faults("env", engine.env, knobs.env)
         yield from _need_faults(reading, cluster)
-        seeds = written.get("seeds")
-        for index in range(len(seeds) if isinstance(seeds, list) else 0):
-            if knobs and (seed := reading.sound(Seed, "seeds", index)):
-                yield from _seed_faults(index, seed, knobs)
+        for index, seed in enumerate(seeds if isinstance(seeds, list) else ()):
+            if knobs and (sound := reading.sound(Seed, seed)):
+                yield from _seed_faults(index, sound, knobs)
 
 
 def _domain_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
@@ -225,7 +226,8 @@ def _domain_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
 
 def _need_faults(reading: Reading, cluster: Cluster | None) -> Iterator[Fault]:
     """Metrics that are asked for without what they are computed from."""
-    written, goodput = reading.document.value, reading.sound(Goodput, "goodput")
+    written = reading.document.value
+    goodput = reading.sound(Goodput, written.get("goodput"))
     given = {"goodput": bool(goodput.limits) if goodput else "goodput" in written}
     if cluster:
         given["cluster.gpu_hour_price_usd"] = cluster.gpu_hour_price_usd is not None

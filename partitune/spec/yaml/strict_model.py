@@ -52,15 +52,9 @@ class Reading:
     classes: dict[int, type[StrictModel]] = field(default_factory=dict)
     models: dict[int, StrictModel] = field(default_factory=dict)
 
-    def sound(self, kind: type[_Model], *path: str | int) -> _Model | None:
-        """The valid `kind` of model that was read from the mapping at `path`, None when there is none."""
-        at: Plain = self.document.value
-        for part in path:
-            step = _step(at, part)
-            if step is None:
-                return None
-            at = step[1]
-        model = self.models.get(id(at))
+    def sound(self, kind: type[_Model], written: Plain) -> _Model | None:
+        """The valid `kind` of model read from `written`, a mapping of the document; None when there is none."""
+        model = self.models.get(id(written))
         return model if isinstance(model, kind) else None
 
     def faults_of(self, error: ValidationError) -> list[Fault]:
