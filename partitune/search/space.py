@@ -37,9 +37,13 @@ class Space:
         """Raises SpecError (with the file's line) for seeds, bounds or flags the model or the engine does not admit."""
         self.problem = problem
         self._domains: dict[str, Domain] = {**spec.knobs.flags, **spec.knobs.env}
-        self._free = spec.knobs.partition.search == "free"
         self._fewest, self._most = spec.knobs.partition.min_layers, spec.knobs.partition.max_layers
         self._bounds = _bounds(problem, spec)
+        #: One weight a stage in place of the plan, where the partition is free.
+        self._weights: dict[str, Domain] = {}
+        if spec.knobs.partition.search == "free":
+            for stage, (low, high) in enumerate(self._bounds):
+                self._weights[f"layers_{stage}"] = WholeRange(low=low, high=high)
         self._seeds = [
             (_seed(problem, spec, index), {**seed.knobs, **seed.env}) for index, seed in enumerate(spec.seeds)
         ]
@@ -54,9 +58,8 @@ class Space:
     @property
     def parameters(self) -> Mapping[str, Domain]:
         """Name and domain of everything the sampler proposes."""
-        if self._free:
-            ranges = (WholeRange(low=low, high=high) for low, high in self._bounds)
-            return {**self._domains, **{f"layers_{stage}": weight for stage, weight in enumerate(ranges)}}
+        if self._weights:
+            return {**self._domains, **self._weights}
         layout = {LAYOUT: self._layouts} if len(self._layouts) > 1 else {}
         return {**self._domains, **layout, PLAN: self.planner.names}
 
@@ -82,7 +85,7 @@ class Space:
             if index == 0:
                 for number, (seed, flags) in enumerate(self._seeds, start=1):
                     yield self._proposal(seed, {**start, **flags}, "seed", f"seed-{number}")
-        predicted = () if self._free else self._predicted(start)
+        predicted = () if self._weights else self._predicted(start)
         if fastest := max(predicted, key=itemgetter(0), default=None):
             yield fastest[1]
 
@@ -104,13 +107,12 @@ class Space:
 
     def planner_on(self, layout: str | None) -> Planner:
         """The planner of one layout, by name; None: of the space's own. Raises SpecError."""
-        if layout is None:
-            return self.planner
-        if layout not in self._planners:
-            problem = self.problem.on(layout)
+        name = layout or self.problem.layout.name
+        if name not in self._planners:
+            problem = self.problem.on(name)
             bounds = stage_bounds(problem.stages, problem.layers, fewest=self._fewest, most=self._most)
-            self._planners[layout] = Planner(problem, bounds, ())
-        return self._planners[layout]
+            self._planners[name] = Planner(problem, bounds, ())
+        return self._planners[name]
 
     def decode(self, params: Mapping[str, FlagValue]) -> Submission:
         """The candidate of sampled parameters; a parameter that cannot vary takes its only or starting value.
@@ -124,8 +126,9 @@ class Space:
                 flags[name] = params[name]
             elif name not in flags:
                 flags[name] = domain[0] if isinstance(domain, tuple) else domain.low
-        if self._free:
-            weights = [int(params.get(f"layers_{stage}", low)) for stage, (low, _) in enumerate(self._bounds)]
+        if self._weights:
+            fewest = (low for low, _ in self._bounds)
+            weights = [int(params.get(name, low)) for name, low in zip(self._weights, fewest, strict=True)]
             return self._proposal(repaired(weights, self._bounds, self.problem.layers), flags, "sampler", FREE_PLAN)
         plan, layout = str(params[PLAN]), str(params.get(LAYOUT, self.problem.layout.name))
         planner = self.planner_on(layout)
@@ -135,17 +138,12 @@ class Space:
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue] | None:
         """The parameters that decode to `candidate`; None when the space cannot propose it."""
-        flags = candidate.flags
-        if any(name not in flags or not domain_allows(domain, flags[name]) for name, domain in self._domains.items()):
-            return None
-        if self._free:
-            inside = all(low <= n <= high for n, (low, high) in zip(candidate.partition, self._bounds, strict=True))
-            layers = {f"layers_{stage}": layers for stage, layers in enumerate(candidate.partition)}
-            return {**flags, **layers} if inside else None
-        if len(self._layouts) > 1 and candidate.layout not in self._layouts:
-            return None
-        layout = {} if candidate.layout is None else {LAYOUT: candidate.layout}
-        return {**flags, **layout, PLAN: plan} if plan in self.planner.names else None
+        params: dict[str, FlagValue] = {**candidate.settings, PLAN: plan}
+        if self._weights:
+            params = {**candidate.flags, **dict(zip(self._weights, candidate.partition, strict=True))}
+        domains = self.parameters.items()
+        proposable = all(name in params and domain_allows(domain, params[name]) for name, domain in domains)
+        return params if proposable else None
 
 
 def _layouts(problem: Problem, spec: SearchSpace, flags: Mapping[str, FlagValue]) -> tuple[str, ...]:

@@ -136,22 +136,13 @@ class OptunaProposer:
         values = [result.metric(objective.metric) for objective in self._objectives]
         for index, (objective, *both) in enumerate(zip(self._objectives, self._worst, values, strict=True)):
             self._worst[index] = max((value for value in both if value is not None), key=objective.cost, default=None)
-        params = self._params_of(submission)
-        if result.outcome in (Outcome.OK, Outcome.INFEASIBLE) and params is not None:
+        known = self._space.encode(submission.candidate, submission.plan)  # None: a default or seed outside the space
+        if result.outcome in (Outcome.OK, Outcome.INFEASIBLE) and known is not None:
+            params = {name: known[name] for name in self._distributions}
             taught = self._worst if None in values else values
             self._lessons.append(_Lesson(params, [value or 0.0 for value in taught], result))
         if len(self._lessons) - self._epoch_start >= EPOCH:
             self._begin_epoch()
-
-    def _params_of(self, submission: Submission) -> dict[str, FlagValue] | None:
-        """What proposes this candidate; None outside the space: a default or seed that the flags exclude."""
-        known = self._space.encode(submission.candidate, submission.plan)
-        if known is None or any(
-            name not in known or not domain._contains(domain.to_internal_repr(known[name]))
-            for name, domain in self._distributions.items()
-        ):
-            return None
-        return {name: known[name] for name in self._distributions}
 
     def _begin_epoch(self) -> None:
         old, recent = self._lessons[: self._epoch_start], self._lessons[self._epoch_start :]
@@ -175,7 +166,7 @@ class OptunaProposer:
         self._taught = len(self._lessons)
 
     def _new_study(self) -> optuna.Study:
-        return optuna.create_study(directions=[one.direction for one in self._objectives])
+        return optuna.create_study(directions=[objective.direction for objective in self._objectives])
 
     def _next_trial(self, attempt: int, startup: int = STARTUP_TRIALS) -> Trial:
         """Random numbers of their own for every (seed, finished trials, trials in flight, attempt)."""
