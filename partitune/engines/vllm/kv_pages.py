@@ -77,20 +77,18 @@ def layer_caches(
             f"{', '.join(_DTYPE_SHARE)}"
         )
     share = _DTYPE_SHARE[kv_cache_dtype]
-    blocks = [layer.attention for layer in architecture.layers]
-    latent = any(block.kind in _LATENT for block in blocks)
+    attentions = [layer.attention for layer in architecture.layers]
+    latent = any(attention.kind in _LATENT for attention in attentions)
     block = block_size or (_LATENT_BLOCK if latent else _BLOCK)
-    state_page = max((block.state_bytes // tp for block in blocks if block.kind in STATE_KINDS), default=0)
-    token_bytes = max((_token_bytes(block, tp, share) for block in blocks), default=0)
-    if state_page and token_bytes:
+    state_page = max((each.state_bytes // tp for each in attentions if each.kind in STATE_KINDS), default=0)
+    token_bytes = [round(attention.kv_bytes_per_token_rank(tp) * share) for attention in attentions]
+    largest = max(token_bytes, default=0)
+    if state_page and largest:
         alignment = max(block, _HYBRID_LATENT_ALIGNMENT) if latent else block
-        block = max(block, alignment * -(-state_page // (alignment * token_bytes)))
-        state_page = block * token_bytes
-    return tuple(_cache(layer, block, dcp, state_page, _token_bytes(layer, tp, share)) for layer in blocks)
-
-
-def _token_bytes(block: AttentionBlock, tp: int, share: float) -> int:
-    return round(block.kv_bytes_per_token_rank(tp) * share)
+        block = max(block, alignment * -(-state_page // (alignment * largest)))
+        state_page = block * largest
+    sizes = zip(attentions, token_bytes, strict=True)
+    return tuple(_cache(attention, block, dcp, state_page, size) for attention, size in sizes)
 
 
 def _cache(attention: AttentionBlock, block: int, dcp: int, state_page: int, token_bytes: int) -> LayerCache | None:

@@ -10,7 +10,7 @@ Source: vLLM 0.32.0 `config/parallel.py` (_validate_parallel_config, use_sequenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from partitune.candidate import FlagValue
@@ -223,12 +223,4 @@ def _expert_blocks(architecture: Architecture) -> set[FfnBlock]:
 
 
 #: Every rule about parallel sizes.
-LAYOUT_RULES: tuple[Callable[[Deployment, Effective], Faults], ...] = (
-    _heads,
-    _experts_over_ranks,
-    _balancing,
-    _decode_context,
-    _prefill_context,
-    _overlap,
-    _fault_tolerance,
-)
+LAYOUT_RULES = (_heads, _experts_over_ranks, _balancing, _decode_context, _prefill_context, _overlap, _fault_tolerance)

@@ -86,8 +86,7 @@ class ExactStep:
             if len(chosen) < len(cohort.members):
                 left_out.append(cohort)
                 if chosen:
-                    part = Cohort()
-                    part.token_s = cohort.token_s
+                    part = Cohort(token_s=cohort.token_s)
                     move(chosen, part, self._queues.settings.block_size)
                     whole.append(part)
             elif chosen:
