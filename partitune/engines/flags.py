@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import overload
 
 from partitune.candidate import FlagValue
 from partitune.errors import SpecError, did_you_mean
@@ -76,11 +75,7 @@ def flag_table(*groups: Iterable[Flag]) -> dict[str, Flag]:
     return {flag.name: flag for group in groups for flag in group}
 
 
-@overload
-def whole_number(values: Mapping[str, FlagValue], name: str, otherwise: int) -> int: ...
-@overload
-def whole_number(values: Mapping[str, FlagValue], name: str, otherwise: None) -> int | None: ...
-def whole_number(values: Mapping[str, FlagValue], name: str, otherwise: int | None) -> int | None:
+def whole_number(values: Mapping[str, FlagValue], name: str, otherwise: int) -> int:
     """A flag's value where it is a whole number, and `otherwise` where it is unset or of another type."""
     value = values.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise

@@ -9,26 +9,13 @@ from partitune.costs.measured.operations import SGLANG_TABLES, MeasuredEngine
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture, Ffn
 
-MEASURED = MeasuredEngine(
-    SGLANG_TABLES,
-    (
-        (
-            "KDAKernel",
-            (
-                ("causal_conv1d_fn_qkv3", "chunk_kda"),
-                ("causal_conv1d_update", "fused_recurrent_kda_packed_decode"),
-            ),
-        ),
-        (
-            "GDNKernel",
-            (
-                ("causal_conv1d_fn", "chunk_gated_delta_rule"),
-                ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update"),
-            ),
-        ),
-    ),
-    whole_latent_block=False,
+#: Kernels of a prompt, and of a decode.
+_KDA = (("causal_conv1d_fn_qkv3", "chunk_kda"), ("causal_conv1d_update", "fused_recurrent_kda_packed_decode"))
+_GDN = (
+    ("causal_conv1d_fn", "chunk_gated_delta_rule"),
+    ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update"),
 )
+MEASURED = MeasuredEngine(SGLANG_TABLES, (("KDAKernel", _KDA), ("GDNKernel", _GDN)), whole_latent_block=False)
 
 
 def expert_kernel(architecture: Architecture, gpu: Gpu) -> str | None:

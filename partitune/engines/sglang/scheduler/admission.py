@@ -8,6 +8,7 @@ Source: SGLang 0.5.23 `srt/managers/schedule_policy.py` (PrefillAdder) and `srt/
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -71,13 +72,13 @@ class Admission:
         self._running = running
         self._ratio = 1.0 if settings.ignore_eos else new_token_ratio
         self._input = settings.max_prefill_tokens - mixed
-        self._chunk = None if chunk is None else chunk - mixed
+        self._chunk = math.inf if chunk is None else chunk - mixed
         # Only this slot's requests are counted: what the other slots will still write is not reserved.
         self._all_offset = mixed + sum(
             min(live.target - live.produced, CLIP_NEW_TOKENS) * self._ratio for live in running
         )
         self._now_offset: float = mixed
-        self._ends: list[tuple[float, int]] | None = None
+        self._ends: list[tuple[float, int]] = []
         self.chosen: list[Live] = []
         self.unfinished: Live | None = None  # the request whose prompt this pass cuts
 
@@ -91,7 +92,7 @@ class Admission:
         """Whether the pass may go on."""
         if self._left() <= 0 or self._left_now() <= 0:
             return Answer.NO_MEMORY
-        if self._input <= 0 or (self._chunk is not None and self._chunk <= 0):
+        if self._input <= 0 or self._chunk <= 0:
             return Answer.STOP
         return Answer.GO_ON
 
@@ -101,8 +102,7 @@ class Admission:
         self._all_offset += now + new_tokens
         self._now_offset += now
         self._input -= extend
-        if self._chunk is not None:
-            self._chunk -= extend
+        self._chunk -= extend
 
     def add_chunk(self, live: Live) -> bool:
         """The next chunk of the unfinished request, before anyone else; True when it is still unfinished.
@@ -110,15 +110,14 @@ class Admission:
         Raises:
             SpecError: decodes alone fill the chunk; the engine would compute a negative chunk.
         """
-        assert self._chunk is not None  # noqa: S101 - only a chunk size leaves a request unfinished
         if self._chunk <= 0:
             raise SpecError(
                 f"chunked_prefill_size {self._chunk + len(self._running)} leaves nothing beside {len(self._running)} "
                 "mixed decodes; raise it or lower pp_max_micro_batch_size"
             )
-        room = min(self._chunk, int(self._left()))
+        room = min(int(self._chunk), int(self._left()))
         if room <= 0:
-            room = self._chunk  # it goes on regardless, for it holds memory
+            room = int(self._chunk)  # it goes on regardless, for it holds memory
         wanted = live.length - live.prefix
         extend = min(wanted, room)
         live.end = live.prefix + extend
@@ -141,11 +140,10 @@ class Admission:
             return Answer.NO_MEMORY
         paged = self._pool.paged(wanted)
         extend, new_tokens = wanted, min(live.target, CLIP_NEW_TOKENS)
-        if self._chunk is None:
-            if self.chosen and paged >= self._input:
-                return Answer.STOP
-        elif paged > self._chunk:
-            extend = self._pool.floor(live.prefix + self._pool.floor(self._chunk)) - live.prefix
+        if self._chunk == math.inf and self.chosen and paged >= self._input:
+            return Answer.STOP
+        if paged > self._chunk:
+            extend = self._pool.floor(live.prefix + self._pool.floor(int(self._chunk))) - live.prefix
             if extend <= 0:
                 return Answer.STOP
             new_tokens = 0
@@ -166,32 +164,29 @@ class Admission:
         if needed > min(self._left_now(), self._left()):
             return Answer.NO_MEMORY
         self._note_end(live)
-        assert self._ends is not None  # noqa: S101 - noted above
         room = self._left_now() - needed
         for index, (left, occupied) in enumerate(self._ends):
             others = len(self._ends) - index
             if room - left * others <= others:
                 return Answer.NO_MEMORY
             room += occupied
-        if self._chunk is None or wanted <= self._chunk:
+        if wanted <= self._chunk:
             self._choose(live, wanted, min(live.target, CLIP_NEW_TOKENS))
         elif self._chunk <= 0:
             return Answer.STOP
         else:
             self.unfinished = live
-            self._choose(live, self._chunk, 0)
+            self._choose(live, int(self._chunk), 0)
         return self.state()
 
     def _note_end(self, live: Live) -> None:
         """Tokens until a request ends, and what it then frees; shortest first."""
-        if self._ends is None:
-            everyone = [live, *self._running, *self.chosen]
-            ends = [(one.target * self._ratio - one.produced, one.length) for one in everyone]
-            self._ends = sorted((end for end in ends if end[0] > 0), key=lambda end: end[0])
-            return
         mine = (live.target * self._ratio - live.produced, live.length)
-        if mine[0] <= 0:
-            return
-        # The engine's search: a newcomer that outlasts everybody lands before the last one, not behind it.
-        place = next((i for i, end in enumerate(self._ends) if mine[0] <= end[0]), max(len(self._ends) - 1, 0))
-        self._ends.insert(place, mine)
+        if not self._ends:
+            others = [*self._running, *self.chosen]
+            ends = [mine, *((each.target * self._ratio - each.produced, each.length) for each in others)]
+            self._ends = sorted((end for end in ends if end[0] > 0), key=lambda end: end[0])
+        elif mine[0] > 0:
+            # The engine's search: a newcomer that outlasts everybody lands before the last one, not behind it.
+            place = next((i for i, end in enumerate(self._ends) if mine[0] <= end[0]), len(self._ends) - 1)
+            self._ends.insert(place, mine)

@@ -5,8 +5,7 @@ only thing that flows back is stage 0's clock: it decides which requests have ar
 client when stage 0 has processed them. A round without work is where the engine resets its reservation ratio, and where
 virtual time goes on to the next request.
 
-Source: SGLang 0.5.23 `srt/managers/scheduler_pp_mixin.py` (event_loop_pp), with one stage `srt/managers/scheduler.py`
-(event_loop_normal).
+Source: SGLang 0.5.23 `srt/managers/scheduler_pp_mixin.py` (event_loop_pp).
 """
 
 from __future__ import annotations
@@ -86,26 +85,6 @@ def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCo
             )
 
 
-class _OneStage:
-    """The loop without a pipeline: decide, compute, process."""
-
-    def __init__(self, overheads: Overheads) -> None:
-        self._overheads = overheads
-        self.now = 0.0
-
-    def wait_until(self, seconds: float) -> None:
-        """Nothing to do until then."""
-        self.now = max(self.now, seconds)
-
-    def push(self, turn: Turn) -> None:
-        """One iteration of the loop; afterwards `now` is when its results are processed."""
-        self.now += self._overheads.engine_step_s if turn.compute else self._overheads.empty_step_s
-        turn.dispatch_s = turn.start_s = self.now
-        if turn.compute:
-            turn.end[0] = self.now + turn.compute[0]
-            self.now = turn.end[0] + self._overheads.d2h_s
-
-
 class _Engine:
     """State of one run."""
 
@@ -122,7 +101,7 @@ class _Engine:
         self.overheads = overheads
         self.client = Client(requests, concurrency)
         self.scheduler = SglangScheduler(settings)
-        self.pipeline = SglangPipeline(settings, overheads) if settings.stages > 1 else _OneStage(overheads)
+        self.pipeline = SglangPipeline(settings, overheads)
         self.sent_s: dict[str, float] = {}
         self.token_s: dict[str, list[float]] = {}
         self.turns: list[tuple[Turn, MicroBatch | None]] = []

@@ -12,7 +12,8 @@ before, and a stage in the middle still receives batch i + 1 behind its wait for
 Rules of the transport (gloo, NCCL; not read in SGLang): a CPU message is taken when the receiver asks and keeps the
 sender waiting until then; a hand-off that takes no time needs no partner; sampled tokens, few bytes, wait for nobody.
 
-Source: SGLang 0.5.23 `srt/managers/scheduler_pp_mixin.py` (event_loop_pp and what it calls),
+Source: SGLang 0.5.23 `srt/managers/scheduler_pp_mixin.py` (event_loop_pp and what it calls), with one stage
+`srt/managers/scheduler.py` (event_loop_normal);
 `srt/distributed/parallel_state.py` (send_tensor_dict, recv_tensor_dict).
 """
 
@@ -66,7 +67,7 @@ class _Stage:
 
 
 class SglangPipeline:
-    """All stages of an engine with two stages or more."""
+    """All stages of an engine."""
 
     def __init__(self, settings: SglangSettings, overheads: Overheads) -> None:
         self._last = settings.stages - 1
@@ -89,6 +90,9 @@ class SglangPipeline:
 
     def push(self, turn: Turn) -> None:
         """Stage 0's next slot; afterwards `now` is when the results that it waits for in that slot are processed."""
+        if self._last == 0:
+            self._run_alone(turn)
+            return
         front, early = self._front, self._depth > 0
         self._turns[front] = turn
         cells = [(stage, front - stage) for stage in range(min(self._last, front) + 1)]
@@ -100,19 +104,26 @@ class SglangPipeline:
             self._settle_tokens(stage)
             if stage % 2 == 0:
                 self._send_tokens(stage, slot)
-        for stage, slot in cells:
-            if stage % 2 == 1:
-                self._receive_tokens(stage, slot)
-                self._send_tokens(stage, slot)
-        for stage, slot in cells:
-            if stage % 2 == 0:
-                self._receive_tokens(stage, slot)
+        for stage, slot in cells[1::2]:
+            self._receive_tokens(stage, slot)
+            self._send_tokens(stage, slot)
+        for stage, slot in cells[::2]:
+            self._receive_tokens(stage, slot)
         for stage, slot in cells:
             if early:
                 self._launch(stage, slot)
             self._hand_over(stage, slot)
         self._front += 1
         self._turns.pop(front - self._slots - 2 * self._last - 2, None)
+
+    def _run_alone(self, turn: Turn) -> None:
+        """The loop without a pipeline: decide, compute, process."""
+        clocks = self._clocks[0]
+        clocks.cpu += self._overheads.engine_step_s if turn.compute else self._overheads.empty_step_s
+        turn.dispatch_s = turn.start_s = clocks.cpu
+        if turn.compute:
+            turn.end[0] = clocks.cpu + turn.compute[0]
+            clocks.cpu = turn.end[0] + self._overheads.d2h_s
 
     def _running(self, slot: int) -> Turn | None:
         turn = self._turns.get(slot)
