@@ -5,29 +5,25 @@ Decision: a room that needs one of them takes that one; what an engine is called
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from partitune.engines.launch import Launch
 from partitune.engines.memory import Memory
 from partitune.engines.readout import Readout
+from partitune.engines.recordings import Agreement
 from partitune.engines.rules import Rules
 from partitune.engines.scheduling import Scheduling
 
 
 class Engine(Rules, Memory, Scheduling, Protocol):
-    """One serving engine."""
+    """What one serving engine answers: every protocol but those of a start, which it names."""
 
-    @property
-    def name(self) -> str:
-        """As the YAML spells it."""
-        ...
-
-    @property
-    def launch(self) -> Launch:
-        """How its server and its load generator are started."""
-        ...
-
-    @property
-    def readout(self) -> Readout:
-        """What its logs and metrics say."""
-        ...
+    name: str  # as the YAML spells it
+    launch: Launch  # how its server and its load generator are started
+    readout: Readout  # what its logs and metrics say
+    #: What was recorded of it (`schedules`, `KV caches`) -> what holds us against a file of them, record by record, and
+    #: raises SpecError where the file is none.
+    recordings: Mapping[str, Callable[[Path], Sequence[Agreement]]] = MappingProxyType({})

@@ -171,7 +171,7 @@ class Launch(Protocol):
         """The sizes of the layout as flags."""
         ...
 
-    def rank_placement(self, flags: Mapping[str, FlagValue], layout: Layout, nodes: int) -> RankPlacement:  # noqa: ARG002
+    def rank_placement(self, flags: Mapping[str, FlagValue], layout: Layout, nodes: int) -> RankPlacement:
         """How ranks come to `nodes` nodes. Raises SpecError for a way to start ranks that is not ours."""
         return RankPlacement()
 
@@ -180,7 +180,7 @@ class Launch(Protocol):
         words = arguments(self._all_flags(deployment), self.flags)
         return (*self.program, *self.model_words, model, *words)
 
-    def own_variables(self, deployment: Deployment) -> Mapping[str, str]:  # noqa: ARG002
+    def own_variables(self, deployment: Deployment) -> Mapping[str, str]:
         """Variables by which it takes what others take as flags."""
         return {}
 
@@ -195,7 +195,7 @@ class Launch(Protocol):
         """Words of the process group on `node`, behind those of `serve_arguments`."""
         ...
 
-    def node_environment(self, start: Start, node: int) -> Mapping[str, str]:  # noqa: ARG002
+    def node_environment(self, start: Start, node: int) -> Mapping[str, str]:
         """Variables of the process group on `node`, beside those of `environment`."""
         return {}
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemorySettings
 from partitune.engines.deployment import Deployment
-from partitune.engines.recordings import Agreement
-from partitune.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +58,3 @@ class Memory(Protocol):
     def fewest_kv_blocks(self, deployment: Deployment) -> int:
         """Blocks without which the engine refuses to start: the longest request has to fit."""
         ...
-
-    def verify_kv(self, file: Path) -> Sequence[Agreement]:
-        """Plan every KV cache that was recorded of the engine.
-
-        Raises:
-            SpecError: not a file of such recordings, or the engine has none.
-        """
-        raise SpecError(f"{file}: no KV caches of this engine were recorded")

@@ -147,20 +147,16 @@ class Readout(Protocol):
         """The head of a log line, without colours; None: the line has none of the engine's own."""
         ...
 
-    def schedules_ahead(self, config: Mapping[str, object]) -> bool | None:  # noqa: ARG002
+    def schedules_ahead(self, config: Mapping[str, object]) -> bool | None:
         """Whether steps are scheduled before the last is sampled, by the running server's configuration."""
         return None
 
-    def flow_name(self, predicted: str, reading: LogReading, is_async: bool | None) -> str:  # noqa: ARG002
+    def flow_name(self, predicted: str, reading: LogReading, is_async: bool | None) -> str:
         """How the pipeline is filled (`Flow.name`): as read, and where nothing was read as predicted."""
         return predicted
 
     def differences(
-        self,
-        deployment: Deployment,  # noqa: ARG002
-        reading: LogReading,  # noqa: ARG002
-        is_async: bool | None,  # noqa: ARG002
-        kv_blocks: int | None,  # noqa: ARG002
+        self, deployment: Deployment, reading: LogReading, is_async: bool | None, kv_blocks: int | None
     ) -> Iterable[str]:
         """What a flag of `deployment` asked for and the server does not do, a sentence each."""
         return ()

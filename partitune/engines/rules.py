@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from partitune.candidate import FlagValue
 from partitune.engines.default_splits import split
@@ -43,20 +43,11 @@ class Violation:
 class Rules(Protocol):
     """What one engine takes and refuses. What has a body here holds where an engine says nothing else."""
 
-    @property
-    def versions_read(self) -> VersionRange:
-        """The releases whose rules were read."""
-        ...
-
-    @property
-    def split_rules(self) -> Sequence[tuple[Version, str]]:
-        """Its own ways to divide layers: since which release, 0.0 first, and the name in `SPLIT_RULES`."""
-        ...
-
-    @property
-    def written_by_partitune(self) -> Mapping[str, str]:
-        """Flags and variables that partitune writes itself: name -> the key of a search space that they follow from."""
-        ...
+    versions_read: VersionRange  # the releases whose rules were read
+    #: Its own ways to divide layers: since which release, 0.0 first, and the name in `SPLIT_RULES`.
+    split_rules: Sequence[tuple[Version, str]]
+    #: Flags and variables that partitune writes itself: name -> the key of a search space that they follow from.
+    written_by_partitune: ClassVar[Mapping[str, str]]
 
     def notes(self, version: str) -> tuple[str, ...]:
         """What is assumed about this version; empty when its rules were read. Raises SpecError on a malformed one."""
@@ -73,11 +64,11 @@ class Rules(Protocol):
         own = next(name for since, name in reversed(self.split_rules) if since <= release)
         return split(layers, stages, own if rule is None else rule)
 
-    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:  # noqa: ARG002
+    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
         """`layout` with what the engine derives from it: how tokens reach their experts, and in what portions."""
         return layout
 
-    def rank_order(self, architecture: Architecture) -> RankOrder:  # noqa: ARG002
+    def rank_order(self, architecture: Architecture) -> RankOrder:
         """How it numbers the ranks of this model's replicas."""
         return RankOrder.REPLICAS_OUTSIDE
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from partitune.costs.cost_model import StageCosts
 from partitune.costs.measured.operations import MeasuredEngine
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvPlan
-from partitune.engines.recordings import Agreement
-from partitune.errors import SpecError
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture
 from partitune.simulation.overheads import Overheads
@@ -42,16 +39,13 @@ class Flow:
 class Scheduling(Protocol):
     """How one engine runs a load. What has a body here holds where an engine says nothing else."""
 
+    measured: MeasuredEngine | None = None  # which measured kernels are its own; None: nothing was measured under it
+
     def flow(self, deployment: Deployment) -> Flow:
         """How batches flow. Raises SpecError where the engine refuses the combination."""
         ...
 
-    @property
-    def measured(self) -> MeasuredEngine | None:
-        """Which measured kernels are its own; None: nothing was measured under it."""
-        return None
-
-    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:  # noqa: ARG002
+    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
         """The routed-expert kernel it picks where that is not the usual one (`costs.blocks`); None: the usual one."""
         return None
 
@@ -83,11 +77,3 @@ class Scheduling(Protocol):
             OutOfMemory: a request does not fit; `excess` is in KV blocks.
         """
         ...
-
-    def verify_schedules(self, file: Path) -> Sequence[Agreement]:
-        """Simulate every schedule that was recorded of the engine.
-
-        Raises:
-            SpecError: not a file of such recordings, or the engine has none; names file and key.
-        """
-        raise SpecError(f"{file}: no schedules of this engine were recorded")

@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from partitune.engines.engine import Engine
-from partitune.engines.recordings import Agreement
 from partitune.engines.registry import ENGINES
+from partitune.errors import SpecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,19 @@ class Verified:
 
 def verify_schedules(files: Sequence[str]) -> list[Verified]:
     """Simulate every recorded schedule. Raises SpecError for a file that is not a recording."""
-    return [_verified(file, _recorded_engine(Path(file)).verify_schedules(Path(file))) for file in files]
+    return [_verify(file, "schedules") for file in files]
 
 
 def verify_kv(files: Sequence[str]) -> list[Verified]:
     """Plan the KV cache of every record. Raises SpecError for a file that is not a recording."""
-    return [_verified(file, _recorded_engine(Path(file)).verify_kv(Path(file))) for file in files]
+    return [_verify(file, "KV caches") for file in files]
 
 
-def _verified(file: str, agreements: Sequence[Agreement]) -> Verified:
+def _verify(file: str, recorded: str) -> Verified:
+    recordings = _recorded_engine(Path(file)).recordings
+    if recorded not in recordings:
+        raise SpecError(f"{file}: no {recorded} of this engine were recorded")
+    agreements = recordings[recorded](Path(file))
     differing = [agreement for agreement in agreements if not agreement.agrees]
     first = f"{differing[0].where}: {differing[0].difference}" if differing else ""
     return Verified(file, len(agreements), len(agreements) - len(differing), first)

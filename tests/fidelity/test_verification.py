@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from partitune.errors import SpecError
-from partitune.fidelity.verification import verify_schedules
+from partitune.fidelity.verification import verify_kv, verify_schedules
 
 DATA = Path(__file__).parent.parent / "data"
 VLLM, OPTIONS, SGLANG = (
@@ -45,3 +45,8 @@ def test_what_is_not_a_recording_is_refused(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     with pytest.raises(SpecError, match=r"some\.json: "):
         verify_schedules([str(file)])
+
+
+def test_what_was_never_recorded_of_an_engine_is_said() -> None:
+    with pytest.raises(SpecError, match=r"sglang_0_5_23\.json: no KV caches of this engine were recorded"):
+        verify_kv([SGLANG])

@@ -77,7 +77,7 @@ class Sglang(Engine):
     check = staticmethod(check_sglang)
     plan_kv, kv_blocks = staticmethod(plan_kv), staticmethod(kv_blocks)
     expert_kernel = staticmethod(expert_kernel)
-    verify_schedules = staticmethod(verify)
+    recordings = MappingProxyType({"schedules": verify})
     launch = SglangLaunch()
     readout = SglangReadout()
 

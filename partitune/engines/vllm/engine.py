@@ -7,6 +7,7 @@ refusals, regimes and KV planning each have a module that says where they were r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from partitune.candidate import FlagValue
@@ -81,7 +82,7 @@ class Vllm(Engine):
     resolved_layout = staticmethod(resolved_layout)
     effective_flags = staticmethod(effective_flags)
     check = staticmethod(check_vllm)
-    verify_schedules, verify_kv = staticmethod(verify), staticmethod(verify_kv)
+    recordings = MappingProxyType({"schedules": verify, "KV caches": verify_kv})
     launch = VllmLaunch()
     readout = VllmReadout()
 
