@@ -34,15 +34,11 @@ class TensorParallelGroup:
         self._nccl = nccl
         self._width = 4096  # of the message that was asked for; only bytes matter
         self._measured = kernels.all_reduce(self._width, tp) if kernels and tp > 1 and not nccl else None
-        self.origins: tuple[Origin, ...] = ()
-        free = Curve(0.0, 0.0, 0.0, 1.0)
-        self._graph = self._eager = self._gather = free
-        if tp > 1:
-            size = next((n for n in _MEASURED_SIZES if n >= tp), _MEASURED_SIZES[-1])
-            self._graph, first = curve(f"all_reduce/graph/{size}", gpu)
-            self._eager, second = curve(f"all_reduce/eager/{size}", gpu)
-            self._gather, third = curve(f"all_gather/{size}", gpu)
-            self.origins = (first, second, third)
+        size = next((n for n in _MEASURED_SIZES if n >= tp), _MEASURED_SIZES[-1])
+        operations = (f"all_reduce/graph/{size}", f"all_reduce/eager/{size}", f"all_gather/{size}") if tp > 1 else ()
+        curves = [curve(operation, gpu) for operation in operations]
+        self._graph, self._eager, self._gather = [each for each, _ in curves] or [Curve(0.0, 0.0, 0.0, 1.0)] * 3
+        self.origins: tuple[Origin, ...] = tuple(origin for _, origin in curves)
 
     def all_reduce(self, message_bytes: float, *, graph: bool) -> Seconds:
         """One all-reduce of `message_bytes` (the whole tensor), inside a CUDA graph or not."""

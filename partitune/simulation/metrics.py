@@ -16,10 +16,8 @@ from partitune.simulation.run import Run
 
 #: Percentiles given for every latency, beside its mean.
 _PERCENTILES = (50, 90, 99)
-#: Metrics that grow with the data ranks.
-_ADDED_UP = frozenset(
-    {"output_throughput_tok_s", "total_throughput_tok_s", "request_throughput_req_s", "goodput_req_s"}
-)
+#: How metrics end that grow with the data ranks.
+_RATES = ("_tok_s", "_req_s")
 
 
 def metrics(run: Run, goodput: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -65,7 +63,7 @@ def of_all_ranks(figures: Mapping[str, float], share: float) -> dict[str, float]
 
     Data ranks are taken to be alike: what is a rate or a capacity adds up, a latency is everybody's.
     """
-    return {name: value / share if name in _ADDED_UP else value for name, value in figures.items()}
+    return {name: value / share if name.endswith(_RATES) else value for name, value in figures.items()}
 
 
 def _latency(name: str, seconds: NDArray[np.float64]) -> dict[str, float]:

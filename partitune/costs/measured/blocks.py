@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from partitune.costs.measured.grids import ContextMixer, Grid, Mixer, StateMixer
-from partitune.costs.measured.operations import Kernels
+from partitune.costs.measured.operations import FORMATS, Kernels
 from partitune.models.architecture import Attention, AttentionBlock, FfnBlock, Matrix
 
 #: Matrices the engines multiply as one, by the same input (vLLM 0.32 QKVParallelLinear, MergedColumnParallelLinear and
@@ -25,14 +25,7 @@ _CUT_BY_INPUTS = ("o_proj", "down_proj", "out_proj")
 #: A matrix narrower than a tile of the tensor cores takes as long as one of this width.
 _TILE = 16
 _SHARED = "shared_experts."
-_EXPERT_TYPES = {
-    "bf16": "bfloat16",
-    "fp8": "fp8",
-    "fp8_block": "fp8_block",
-    "int4": "int4_wo",
-    "mxfp4": "w4a16_mxfp4",
-    "nvfp4": "nvfp4",
-}
+_EXPERT_FORMATS = {**FORMATS, "mxfp4": "w4a16_mxfp4"}
 #: The one choice between two kernels for the same weights that tables know.
 _MXFP8_ACTIVATIONS = ("mxfp4", "w4a8_mxfp4_mxfp8")
 #: Outputs and inputs of the MLA block that was measured, per head where it is split (DeepSeek-V3).
@@ -124,7 +117,7 @@ def measured_ffn(
     if block.expert_matrices:
         shapes = {matrix.name: matrix for matrix in block.expert_matrices}
         up = shapes["up_proj"]
-        dtype = expert_kernel if (up.dtype, expert_kernel) == _MXFP8_ACTIVATIONS else _EXPERT_TYPES.get(up.dtype)
+        dtype = expert_kernel if (up.dtype, expert_kernel) == _MXFP8_ACTIVATIONS else _EXPERT_FORMATS.get(up.dtype)
         if dtype is not None:
             shape = up.inputs, up.outputs, block.experts, block.experts_per_token
             gated = "gate_proj" in shapes

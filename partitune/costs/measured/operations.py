@@ -23,7 +23,8 @@ from partitune.hardware.gpus import Gpu
 
 #: Routing skew at which experts were measured: a power law, the package's own choice for traffic nobody has recorded.
 _ROUTING = "power_law_1.01"
-_GEMM = {"bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4": "int4_wo"}
+#: What tables call a number format of weights.
+FORMATS = {"bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4", "int4": "int4_wo"}
 _KV, _FMHA = "KVCacheQuantMode.bfloat16", "FMHAQuantMode.bfloat16"
 #: Seconds that a decode through the MLA block was measured too slow by, whatever its size: the collector ran norms
 #: unfused, as no server does. B200 was measured again (the package's `collection_meta.yaml` says why); these are the
@@ -81,7 +82,7 @@ class Kernels:
 
     def gemm(self, outputs: int, inputs: int, dtype: str) -> Grid | None:
         """One matrix: seconds by rows."""
-        if dtype not in _GEMM:
+        if dtype not in FORMATS:
             return None
         table = self._sglang if dtype == "fp8_block" else self._own
         return table.by_rows("GEMM", outputs, inputs, _gemm(dtype))
@@ -114,7 +115,7 @@ class Kernels:
         if not self.engine.whole_latent_block:
             prompts = self._own.prompts("ContextMLA", heads, _KV, _FMHA)
             return ContextMixer.of(prompts, self._own.decodes("GenerationMLA", heads, _KV))
-        if dtype not in _GEMM:
+        if dtype not in FORMATS:
             return None
         shape = heads, _KV, _FMHA, _gemm(dtype), all_heads
         prompts, decodes = self._own.prompts("MLAModule", True, *shape), self._own.decodes("MLAModule", False, *shape)
@@ -123,7 +124,7 @@ class Kernels:
 
     def sparse_module(self, heads: int, dtype: str, architecture: str) -> ContextMixer | None:
         """The whole DeepSeek sparse attention block, projections and indexer included."""
-        if dtype not in _GEMM:
+        if dtype not in FORMATS:
             return None
         prompts = self._own.prompts("ContextDSAModule", heads, _KV, _FMHA, _gemm(dtype), architecture, eager=True)
         decodes = self._own.decodes("GenerationDSAModule", heads, _KV, _gemm(dtype), architecture)
@@ -147,4 +148,4 @@ class Kernels:
 
 
 def _gemm(dtype: str) -> str:
-    return f"GEMMQuantMode.{_GEMM[dtype]}"
+    return f"GEMMQuantMode.{FORMATS[dtype]}"
