@@ -23,8 +23,7 @@ from partitune.spec import catalog
 from partitune.spec.catalog import Kind
 from partitune.spec.domains import EnvValues, FlagValues
 from partitune.spec.yaml.faults import Fault, describe, text_fault
-from partitune.spec.yaml.spec_file import SpecFile
-from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
+from partitune.spec.yaml.strict_model import SpecFile, StrictModel, allowed, number, whole, wrong
 
 #: Drivers that start no server of ours; the others are engines by name, and a site's own classes, `FILE.py:Class`.
 _SIMULATOR, _COMMAND = "simulator", "command"

@@ -11,7 +11,7 @@ from typing import Any
 from partitune.spec.catalog import Kind
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from partitune.spec.yaml.spec_file import SpecFile
+from partitune.spec.yaml.strict_model import SpecFile
 
 
 def json_schema(kind: Kind) -> dict[str, Any]:

@@ -39,8 +39,7 @@ from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
 from partitune.spec.yaml.document import Plain
 from partitune.spec.yaml.faults import Fault, KeyPath, describe, text_fault
-from partitune.spec.yaml.spec_file import SpecFile
-from partitune.spec.yaml.strict_model import Reading, StrictModel, allowed, number, whole, wrong
+from partitune.spec.yaml.strict_model import Reading, SpecFile, StrictModel, allowed, number, whole, wrong
 
 _PARTITION = r"^[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*$"
 _LAYERS_PER_STAGE = "layers per stage in digits joined by commas, each at least 1, such as 10,11,12"

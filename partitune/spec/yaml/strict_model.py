@@ -1,25 +1,32 @@
-"""The base of every model of a YAML file: strict, frozen, and able to say all that is wrong at once.
+"""The base of every section of a YAML file and of the whole: strict, frozen, able to say all that is wrong at once.
 
 Decision: pydantic finds the faults, we word them. A field's `description` states what is allowed, so one sentence
 serves the JSON Schema and every message about that field (wrong type, out of range, missing). While reading, each model
 is noted beside the mapping it came from: that tells which keys are allowed where an unknown one stands, and lets checks
 across sections run on the sections that are sound although others are not.
+
+There is one way in: YAML, the command line without YAML and the spec stored with a study all become a Document and pass
+the same model, so none can admit what another refuses. The lines live beside the fields, not in them: two equal specs
+resolve to the same JSON wherever they were written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os.path
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from partitune.errors import did_you_mean
-from partitune.spec.yaml.document import Document, Plain
-from partitune.spec.yaml.faults import Fault, KeyPath, describe
+from partitune.errors import SpecError, did_you_mean
+from partitune.spec.catalog import Kind, YamlText
+from partitune.spec.yaml.document import Document, Plain, from_memory, read_yaml
+from partitune.spec.yaml.faults import Fault, KeyPath, complaint, describe
 
 _Model = TypeVar("_Model", bound="StrictModel")
 
@@ -165,3 +172,96 @@ class StrictModel(BaseModel):
 def wrong(text: str) -> PydanticCustomError:
     """An error of a field validator whose message is already `found …; allowed: …`."""
     return PydanticCustomError("refused", "{text}", {"text": text})
+
+
+Name = Annotated[
+    str, allowed("a name of a-z, 0-9, '.', '_' and '-', at most 64 characters", pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
+]
+
+
+class SpecFile(StrictModel):
+    """One file a person wrote."""
+
+    file_kind: ClassVar[Kind]
+
+    kind: str
+    name: Name
+    description: Annotated[str, allowed("text", max_length=4000)] = ""
+
+    _source: str = PrivateAttr(default="")
+    _lines: Mapping[KeyPath, int] = PrivateAttr(default_factory=dict)
+    _folder: Path | None = PrivateAttr(default=None)
+
+    @classmethod
+    def from_yaml(cls, text: YamlText) -> Self:
+        """Read a file that `catalog.find` found.
+
+        Raises:
+            SpecError: every fault of the file, one a line: `file:line: key: what was found; what is allowed`.
+        """
+        return cls._read(read_yaml(text.content, text.source), text.folder)
+
+    @classmethod
+    def from_mapping(
+        cls, value: Mapping[str, object], source: str = "command line", folder: Path | None = None
+    ) -> Self:
+        """Read values that never were YAML: of the command line, or `resolved()` of a stored study.
+
+        Args:
+            value: keys as in the YAML; `kind` may be left out.
+            source: what messages call it in place of `file:line`.
+            folder: what relative paths in it start from; the current folder if None.
+
+        Raises:
+            SpecError: every fault, one a line: `source: key: what was found; what is allowed`.
+        """
+        with_kind = {"kind": cls.file_kind.value, **value} if isinstance(value, Mapping) else value
+        return cls._read(from_memory(with_kind, source), folder)
+
+    @classmethod
+    def _read(cls, document: Document, folder: Path | None) -> Self:
+        kind = document.value.get("kind")
+        if kind != cls.file_kind.value:
+            raise complaint(document.source, document.lines, [*document.faults, cls._kind_fault(document)])
+        reading = Reading(document)
+        spec: Self | None = None
+        faults = list(document.faults)
+        try:
+            spec = cls.model_validate(document.value, context=reading)
+        except ValidationError as error:
+            at_fault = {fault.path for fault in faults}
+            faults += [fault for fault in reading.faults_of(error) if fault.path not in at_fault]
+        faults += cls.cross_faults(reading)
+        if spec is None or faults:
+            raise complaint(document.source, document.lines, faults)
+        spec._source, spec._lines, spec._folder = document.source, document.lines, folder
+        return spec
+
+    @classmethod
+    def _kind_fault(cls, document: Document) -> Fault:
+        kind = document.value.get("kind")
+        if isinstance(kind, str) and kind in set(Kind):
+            wanted = f"{cls.file_kind.value}, as a {cls.file_kind.words} is wanted"
+            return Fault(("kind",), f"found a {Kind(kind).words}; allowed: {wanted}")
+        if "kind" not in document.value:
+            return Fault(("kind",), f"missing; allowed: {cls.file_kind.value}")
+        hint = did_you_mean(str(kind), Kind)
+        return Fault(("kind",), f"found {describe(kind)}{hint}; allowed: {cls.file_kind.value}")
+
+    @classmethod
+    def cross_faults(cls, reading: Reading) -> Iterable[Fault]:  # noqa: ARG003 - subclasses use it
+        """Faults between sections; asked also when other sections are wrong. Paths start at the top of the file."""
+        return ()
+
+    def error(self, *path: str | int, text: str) -> SpecError:
+        """The error to raise when a later check finds a key wrong; `text` is `what was found; what is allowed`."""
+        return complaint(self._source, self._lines, [Fault(path, text)])
+
+    def resolved(self) -> dict[str, Any]:
+        """Every value, defaults included, as plain JSON; `from_mapping` reads it back. Paths are absolute."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def absolute(self, path: str) -> Path:
+        """A path of this file, which starts from the file's folder, as one that holds anywhere."""
+        # Not Path's own methods: expanduser raises on ~nobody, resolve on a loop of links.
+        return Path(os.path.abspath((self._folder or Path()) / os.path.expanduser(path)))  # noqa: PTH100, PTH111
