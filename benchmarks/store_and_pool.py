@@ -29,7 +29,7 @@ from partitune.search.events import Unwatched
 from partitune.search.loop import search
 from partitune.search.space import Space
 from partitune.spec.search_space import load_search_space
-from partitune.store import Store
+from partitune.store import Store, StudyTerms
 
 ROOT = Path(__file__).parent.parent
 SPACE = "kimi-k3-pp8-tp2"
@@ -109,9 +109,7 @@ def through_ray(database: Path) -> None:
     spec = load_search_space(SPACE, project=ROOT)
     points = Points(Space(resolve(spec), spec))
     with Store.open(database) as store, RayPool(NoOp()) as pool:
-        store.create_study(
-            SPACE, spec.resolved(), engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=0
-        )
+        store.create_study(StudyTerms(SPACE, spec.resolved(), "vllm", "0.33.0", "simulator", 0))
         recorder = Recorder(store)
         forget = Recorder(_Nowhere()).record  # type: ignore[arg-type]
         search(Points(Space(resolve(spec), spec)), pool, forget, Budget(500), Progress(), Unwatched())

@@ -10,7 +10,7 @@ from typing import Any
 from partitune.analysis.final import FinalRun
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport
-from partitune.store import Resumed, Store
+from partitune.store import Resumed, Store, StudyTerms
 
 SPEC = {"model": "kimi-k3", "parallel": {"pp": 2, "tp": 8}, "knobs": [{"name": "max_num_seqs", "values": [64, 128]}]}
 
@@ -39,7 +39,7 @@ def failed(outcome: Outcome = Outcome.FAILED, reason: str = "the engine did not 
 
 
 def start(store: Store, name: str = "k3") -> str:
-    store.create_study(name, SPEC, engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=7)
+    store.create_study(StudyTerms(name, SPEC, "vllm", "0.33.0", "simulator", 7))
     return name
 
 
@@ -47,7 +47,7 @@ def again(
     store: Store, spec: Mapping[str, Any] = SPEC, name: str = "k3", *, runner: str = "simulator", **how: Any
 ) -> Resumed:
     """Go on with what `start` began."""
-    return store.resume(name, spec, engine="vllm", engine_version="0.33.0", runner=runner, random_seed=7, **how)
+    return store.resume(StudyTerms(name, spec, "vllm", "0.33.0", runner, 7), **how)
 
 
 def record(store: Store, study: str, number: int, result: Result, origin: str) -> None:

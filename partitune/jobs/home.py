@@ -7,12 +7,10 @@ spec is never mixed with it.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.errors import ClusterError
-from partitune.jobs.messages import Decoder, EndMessage, StudyMessage
-from partitune.store import Store, StudyState
+from partitune.jobs.messages import Decoder, EndMessage
+from partitune.store import Store, StudyState, StudyTerms
 
 
 class Home:
@@ -36,7 +34,7 @@ class Home:
         if message is None or self._store is None:
             return text
         match message:
-            case StudyMessage():
+            case StudyTerms():
                 self._enter(self._store, message)
             case _ if message.study not in self.trials:
                 raise ClusterError(
@@ -56,9 +54,8 @@ class Home:
         while self._store is not None and self._open:
             self._store.finish(self._open.pop(), StudyState.INTERRUPTED)
 
-    def _enter(self, store: Store, study: StudyMessage) -> None:
+    def _enter(self, store: Store, study: StudyTerms) -> None:
         self.trials[study.name] = 0
         self._open.add(study.name)
         known = study.name in {stored.name for stored in store.studies()}
-        settings = asdict(study)
-        (store.resume if known else store.create_study)(settings.pop("name"), settings.pop("spec"), **settings)
+        store.resume(study) if known else store.create_study(study)

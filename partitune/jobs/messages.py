@@ -13,7 +13,6 @@ import base64
 import binascii
 import re
 import zlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Candidate
 from partitune.errors import ClusterError
-from partitune.store import StudyState
+from partitune.store import StudyState, StudyTerms
 
 #: Characters of a piece; Ray hands a log on in portions of about 20,000 (ray 2.60, dashboard/modules/job/utils.py).
 PIECE = 4000
@@ -36,18 +35,6 @@ _MARK = re.compile(r"@partitune(\+?) ([A-Za-z0-9+/]+=*)\n?$")
 
 
 @dataclass(frozen=True, slots=True)
-class StudyMessage:
-    """A study that begins: what `Store.create_study` needs to open it at home."""
-
-    name: str
-    spec: Mapping[str, Any]
-    engine: str
-    engine_version: str
-    runner: str
-    random_seed: int
-
-
-@dataclass(frozen=True, slots=True)
 class EndMessage:
     """How a study ended, for now."""
 
@@ -55,10 +42,10 @@ class EndMessage:
     state: StudyState
 
 
-Message = StudyMessage | Screened | Trial | Repeat | EndMessage
+Message = StudyTerms | Screened | Trial | Repeat | EndMessage
 #: What a message is called in the log.
 KINDS: dict[type[Message], str] = {
-    StudyMessage: "study",
+    StudyTerms: "study",
     Screened: "screened",
     Trial: "trial",
     Repeat: "repeat",

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 
 from partitune.errors import StoreError
-from partitune.jobs.messages import EndMessage, Message, StudyMessage, encode
-from partitune.store import Store
+from partitune.jobs.messages import EndMessage, Message, encode
+from partitune.store import Store, StudyTerms
 
 #: Seconds a search has to end by itself after SIGTERM.
 GRACE_S = 50.0
@@ -45,7 +45,7 @@ class Sender:
         with Store.open(self._database, read_only=True) as store:
             for study in store.studies():
                 messages: dict[str, Sequence[Message]] = {
-                    "study": [StudyMessage(**{part.name: getattr(study, part.name) for part in fields(StudyMessage)})],
+                    "study": [StudyTerms(**{part.name: getattr(study, part.name) for part in fields(StudyTerms)})],
                     "screened": store.screened(study.name),
                     "trials": store.trials(study.name),
                     "repeats": store.repeats(study.name),

@@ -45,7 +45,7 @@ from partitune.search.space import Space
 from partitune.spec.catalog import NAME, SUFFIXES
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
-from partitune.store import SpecChanged, Store, StudyState, check_study_name
+from partitune.store import SpecChanged, Store, StudyState, StudyTerms, check_study_name
 from partitune.store.trial_log import TrialLog
 
 #: Keys of a search space that say how long to look, not what a trial means.
@@ -147,20 +147,14 @@ class _Study:
     def enter(self) -> None:
         """Create the study, or go on with it and say under which changes."""
         spec, order = self.order.spec, self.order
-        under = {"engine": spec.engine.name, "engine_version": spec.engine.version, "runner": order.runner.name}
+        engine, resolved = spec.engine, spec.resolved()
+        terms = StudyTerms(self.name, resolved, engine.name, engine.version, order.runner.name, spec.random_seed)
         if self.name not in {study.name for study in self.store.studies()}:
-            self.store.create_study(self.name, spec.resolved(), random_seed=spec.random_seed, **under)
+            self.store.create_study(terms)
             return
         try:
-            resumed = self.store.resume(
-                self.name,
-                spec.resolved(),
-                random_seed=spec.random_seed,
-                may_differ=MAY_DIFFER,
-                accepted=EXTENDS if order.extend or order.accept_changes else (),
-                anew=order.accept_changes,
-                **under,
-            )
+            accepted = EXTENDS if order.extend or order.accept_changes else ()
+            resumed = self.store.resume(terms, may_differ=MAY_DIFFER, accepted=accepted, anew=order.accept_changes)
         except SpecChanged as error:
             if error.keys <= {*EXTENDS}:
                 raise StoreError(f"{error}; or extend this one: --extend") from error

@@ -1,7 +1,7 @@
 """results.db: finished trials, durably. `Store` is the door."""
 
 from partitune.store.migrations import OlderSchema
-from partitune.store.records import StudyRecord, StudyState
+from partitune.store.records import StudyRecord, StudyState, StudyTerms
 from partitune.store.store import Resumed, SpecChanged, Store, check_study_name
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "Store",
     "StudyRecord",
     "StudyState",
+    "StudyTerms",
     "check_study_name",
 ]

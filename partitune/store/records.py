@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import repeat
@@ -38,20 +38,26 @@ class StudyState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StudyRecord:
-    """One stored study: what was asked, with which versions, and how far it is."""
+class StudyTerms:
+    """What a study is about: what was asked, of which engine, where and from which seed."""
 
     name: str
-    created_at: datetime
-    finished_at: datetime | None
-    state: StudyState
     spec: Mapping[str, Any]  # the resolved search space
-    spec_digest: str
-    partitune_version: str
     engine: str
     engine_version: str
     runner: str
     random_seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRecord(StudyTerms):
+    """One stored study: its terms, with which version it was begun, and how far it is."""
+
+    created_at: datetime
+    finished_at: datetime | None
+    state: StudyState
+    spec_digest: str
+    partitune_version: str
     revision: int  # of the spec; trials of another one are set aside
 
 
@@ -175,6 +181,13 @@ def flaw_of(result: Result) -> str | None:
         or flaw_in(result.constraints, "constraints")
         or flaw_in(measurement, "measurement")
     )
+
+
+def study_columns(terms: StudyTerms) -> Cells:
+    """The columns of a study that begins, or goes on, under these terms."""
+    columns = {part.name: cell_of(getattr(terms, part.name)) for part in fields(StudyTerms)}
+    digest = spec_digest(terms.spec)
+    return {**columns, "spec_digest": digest, "state": StudyState.RUNNING.value, "finished_at": None}
 
 
 def as_stored(record: AnyEnded) -> AnyEnded:

@@ -10,33 +10,29 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from partitune.store.records import Revision, StudyTerms
+
+_ABSENT = object()  # in place of a value
+
 
 def changes(before: object, after: object, key: str = "") -> list[str]:
     """One `key.path: old -> new` for each leaf that differs, in the order of the keys."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        lines = []
-        for name in sorted({*before, *after}):
-            path = f"{key}.{name}" if key else name
-            if name not in after:
-                lines.append(f"{path}: {_short(before[name])} -> (absent)")
-            elif name not in before:
-                lines.append(f"{path}: (absent) -> {_short(after[name])}")
-            else:
-                lines += changes(before[name], after[name], path)
-        return lines
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        return [
-            line
-            for i, (old, new) in enumerate(zip(before, after, strict=True))
-            for line in changes(old, new, f"{key}[{i}]")
+        inner = [
+            (f"{key}.{name}" if key else name, before.get(name, _ABSENT), after.get(name, _ABSENT))
+            for name in sorted({*before, *after})
         ]
-    same = before == after and type(before) is type(after)
-    return [] if same else [f"{key}: {_short(before)} -> {_short(after)}"]
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        inner = [(f"{key}[{i}]", old, new) for i, (old, new) in enumerate(zip(before, after, strict=True))]
+    else:
+        same = before == after and type(before) is type(after)
+        return [] if same else [f"{key}: {_short(before)} -> {_short(after)}"]
+    return [change for path, old, new in inner for change in changes(old, new, path)]
 
 
-def meaning(spec: Mapping[str, Any], runner: str, may_differ: Collection[str]) -> dict[str, Any]:
+def meaning(terms: StudyTerms | Revision, may_differ: Collection[str]) -> dict[str, Any]:
     """What the trials of a study mean: its spec but for the top-level keys `may_differ`, and its runner."""
-    return {"runner": runner, **{key: value for key, value in spec.items() if key not in may_differ}}
+    return {"runner": terms.runner, **{key: value for key, value in terms.spec.items() if key not in may_differ}}
 
 
 def top_level_key(change: str) -> str:
@@ -45,4 +41,5 @@ def top_level_key(change: str) -> str:
 
 
 def _short(value: object) -> str:
-    return repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
+    shown = "(absent)" if value is _ABSENT else repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Outcome, StageReport, flaw_in
 from partitune.errors import StoreError
-from partitune.store.cells import cell_of, integer, to_json
+from partitune.store.cells import integer, to_json
 from partitune.store.database import Database
 from partitune.store.records import (
     KINDS,
@@ -37,12 +37,13 @@ from partitune.store.records import (
     Record,
     StudyRecord,
     StudyState,
+    StudyTerms,
     as_stored,
     columns_of,
     flaw_of,
     records_of,
-    spec_digest,
     stage_columns,
+    study_columns,
 )
 from partitune.store.schema import RevisionRow, StageRow, StudyRow, TrialRow
 from partitune.store.spec_changes import changes, meaning, top_level_key
@@ -81,99 +82,69 @@ class Store(Database):
 
     # Studies
 
-    def create_study(
-        self,
-        name: str,
-        resolved_spec: Mapping[str, Any],
-        *,
-        engine: str,
-        engine_version: str,
-        runner: str,
-        random_seed: int,
-    ) -> StudyRecord:
-        """Start a study under a new name."""
-        check_study_name(name)
-        self._check_spec(name, resolved_spec)
-        begun = StudyRecord(
-            name=name,
-            created_at=datetime.now(UTC),
-            finished_at=None,
-            state=StudyState.RUNNING,
-            spec=resolved_spec,
-            spec_digest=spec_digest(resolved_spec),
-            partitune_version=__version__,
-            engine=engine,
-            engine_version=engine_version,
-            runner=runner,
-            random_seed=random_seed,
-            revision=0,
-        )
+    def create_study(self, terms: StudyTerms) -> StudyRecord:
+        """Start a study under a new name. Raises StoreError."""
+        check_study_name(terms.name)
+        self._check_spec(terms)
+        now = datetime.now(UTC).isoformat()
         with self._writing() as session:
-            if name in self._names(session):
-                free = _first_free(name, self._names(session))
+            if terms.name in self._names(session):
+                free = _first_free(terms.name, self._names(session))
                 raise StoreError(
-                    f"{self.label}: the study {name} exists. Resume it, or choose another name, such as {free}"
+                    f"{self.label}: the study {terms.name} exists. Resume it, or choose another name, such as {free}"
                 )
-            session.add(StudyRow(**{name: cell_of(getattr(begun, name)) for name in STUDIES.fields}))
-            return self._study(self._row(session, name))
+            session.add(StudyRow(**study_columns(terms), created_at=now, partitune_version=__version__, revision=0))
+            return self._study(self._row(session, terms.name))
 
     def resume(
         self,
-        name: str,
-        resolved_spec: Mapping[str, Any],
+        terms: StudyTerms,
         *,
-        engine: str,
-        engine_version: str,
-        runner: str,
-        random_seed: int,
         may_differ: Collection[str] = (),
         accepted: Collection[str] = (),
         anew: bool = False,
     ) -> Resumed:
-        """Go on with an existing study; its new spec is stored.
+        """Go on with an existing study; its new terms are stored.
 
-        `may_differ` names top-level keys of the spec that do not change what a trial means, such as a budget;
-        `accepted` further such ones, whose changes somebody asked for. Any other change, and another runner, is
-        refused; with `anew` it begins a new revision of the spec, and trials of the earlier ones are set aside. A study
-        without trials has nothing to refuse for.
+        Args:
+            terms: under which it goes on.
+            may_differ: top-level keys of the spec that do not change what a trial means, such as a budget.
+            accepted: further such ones, whose changes somebody asked for.
+            anew: any other change, and another runner, is not refused, but begins a new revision of the spec, and
+                trials of the earlier ones are set aside. A study without trials has nothing to refuse for.
 
         Raises:
-            SpecChanged: a change nobody asked for.
+            SpecChanged: a change nobody asked for. StoreError: no such study, or the database.
         """
-        self._check_spec(name, resolved_spec)
+        self._check_spec(terms)
+        terms = replace(terms, spec=json.loads(to_json(terms.spec)))
         with self._writing() as session:
-            row = self._row(session, name)
-            record = self._study(row)
-            given = json.loads(to_json(resolved_spec))
-            wanted = meaning(given, runner, may_differ)
-            changed = changes(meaning(record.spec, record.runner, may_differ), wanted)
+            row = self._row(session, terms.name)
+            changed = changes(meaning(self._study(row), may_differ), meaning(terms, may_differ))
             refused = [change for change in changed if top_level_key(change) not in accepted]
             if refused:
                 tried = session.scalar(select(TrialRow.id).where(*self._current(row)).limit(1)) is not None
                 if tried and not anew:
-                    free = _first_free(name, self._names(session))
-                    raise SpecChanged(_refusal(self.label, name, refused, free), {*map(top_level_key, refused)})
-                self._turn_to_revision(session, row, given, runner, (*may_differ, *accepted))
-            row.spec, row.spec_digest = to_json(given), spec_digest(given)
-            row.engine, row.engine_version, row.runner, row.random_seed = engine, engine_version, runner, random_seed
-            row.state, row.finished_at = StudyState.RUNNING.value, None
+                    free = _first_free(terms.name, self._names(session))
+                    raise SpecChanged(_refusal(self.label, terms.name, refused, free), {*map(top_level_key, refused)})
+                self._turn_to_revision(session, row, terms, (*may_differ, *accepted))
+            for column, cell in study_columns(terms).items():
+                setattr(row, column, cell)
             session.flush()
             return Resumed(self._study(row), tuple(changed))
 
-    def _turn_to_revision(
-        self, session: Session, row: StudyRow, spec: Mapping[str, Any], runner: str, ignoring: Collection[str]
-    ) -> None:
+    def _turn_to_revision(self, session: Session, row: StudyRow, terms: StudyTerms, ignoring: Collection[str]) -> None:
         """Keep the spec of the trials so far. Those of an earlier revision that meant the same are back."""
-        wanted = meaning(spec, runner, ignoring)
         former = self._load(session, REVISIONS, row.name, RevisionRow.study_id == row.id)
-        again = [one.number for one in former if not changes(meaning(one.spec, one.runner, ignoring), wanted)]
+        wanted = meaning(terms, ignoring)
+        again = [revision.number for revision in former if not changes(meaning(revision, ignoring), wanted)]
         session.add(RevisionRow(study_id=row.id, number=row.revision, spec=row.spec, runner=row.runner))
         if again:
             row.revision = again[-1]
             of_study = RevisionRow.study_id == row.id
             session.execute(delete(RevisionRow).where(of_study, RevisionRow.number == row.revision))
         else:
-            row.revision = max(row.revision, *(revision.number for revision in former), 0) + 1
+            row.revision = max([row.revision, *(revision.number for revision in former)]) + 1
 
     def finish(self, name: str, state: StudyState) -> None:
         """Say how a study ended, for now: finished or interrupted."""
@@ -308,9 +279,9 @@ class Store(Database):
         (study,) = records_of(STUDIES, "", {name: [getattr(row, name)] for name in STUDIES.columns}, self.label)
         return study
 
-    def _check_spec(self, name: str, spec: Mapping[str, Any]) -> None:
-        if flaw := flaw_in(spec, "spec"):
-            raise StoreError(f"{self.label}: study {name} cannot be stored: {flaw}")
+    def _check_spec(self, terms: StudyTerms) -> None:
+        if flaw := flaw_in(terms.spec, "spec"):
+            raise StoreError(f"{self.label}: study {terms.name} cannot be stored: {flaw}")
 
 
 def _columns(rows: Rows[*tuple[Any, ...]]) -> dict[str, Sequence[Any]]:

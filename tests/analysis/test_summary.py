@@ -11,7 +11,7 @@ import pytest
 from partitune.analysis.summary import Summary, remarks, trial_to_export
 from partitune.candidate import Candidate, Objective, Outcome, Result
 from partitune.errors import SpecError
-from partitune.store import Store
+from partitune.store import Store, StudyTerms
 from partitune.store.conclusions import stored_summary
 from tests.scripted import measurement
 from tests.store_examples import record
@@ -21,7 +21,7 @@ OBJECTIVES = (Objective("output_throughput_tok_s", "maximize"),)
 
 def summary(folder: Path, *found: tuple[str, Result]) -> Summary:
     with Store.open(folder / "results.db") as store:
-        store.create_study("s", {}, engine="vllm", engine_version="0.33.0", runner="simulator", random_seed=0)
+        store.create_study(StudyTerms("s", {}, "vllm", "0.33.0", "simulator", 0))
         for number, (origin, result) in enumerate(found):
             record(store, "s", number, result, origin)
         return stored_summary(store, "s", OBJECTIVES)

@@ -15,7 +15,7 @@ from partitune.cli import main
 from partitune.errors import SpecError
 from partitune.spec.overrides import parse_settings
 from partitune.spec.search_space import load_search_space
-from partitune.store import Store
+from partitune.store import Store, StudyTerms
 from partitune.store.trial_log import TrialLog, log_file
 
 PACKAGE = Path(partitune.__file__).parent
@@ -101,6 +101,6 @@ def test_a_database_cannot_say_which_code_to_run(name: str, tmp_path: Path, monk
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil:\n    measure = print\n")
     with Store.open("results.db") as store:
         spec = load_search_space("tiny").resolved()
-        store.create_study("s", spec, engine="vllm", engine_version="0.33.0", runner=name, random_seed=0)
+        store.create_study(StudyTerms("s", spec, "vllm", "0.33.0", name, 0))
     assert main(["search", "--resume", "s", "--pool", "local", "--quiet"]) == 2
     assert not (tmp_path / "ran").exists()

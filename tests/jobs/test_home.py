@@ -21,13 +21,13 @@ from partitune.analysis.trial import Trial
 from partitune.candidate import Candidate, Outcome
 from partitune.errors import ClusterError, StoreError
 from partitune.jobs.home import Home
-from partitune.jobs.messages import KINDS, MAX_BYTES, PIECE, Decoder, EndMessage, StudyMessage, encode
+from partitune.jobs.messages import KINDS, MAX_BYTES, PIECE, Decoder, EndMessage, encode
 from partitune.jobs.sending import Sender
-from partitune.store import Store, StudyState
+from partitune.store import Store, StudyState, StudyTerms
 from tests.store_examples import SPEC, failed, filled, ok, record, record_repeat, record_screened, start
 from tests.strategies import json_values
 
-STUDY = StudyMessage("k3", SPEC, "vllm", "0.33.0", "simulator", 7)
+STUDY = StudyTerms("k3", SPEC, "vllm", "0.33.0", "simulator", 7)
 
 
 def sent(database: Path) -> list[str]:
@@ -97,9 +97,7 @@ def test_coming_home_twice_changes_nothing_and_goes_on(tmp_path: Path) -> None:
 def test_a_study_that_means_something_else_is_not_mixed(tmp_path: Path) -> None:
     lines = sent(filled(tmp_path / "job.db"))
     with Store.open(tmp_path / "home.db") as store:
-        store.create_study(
-            "k3", {**SPEC, "model": "other"}, engine="vllm", engine_version="0", runner="simulator", random_seed=7
-        )
+        store.create_study(StudyTerms("k3", {**SPEC, "model": "other"}, "vllm", "0", "simulator", 7))
         record(store, "k3", 0, ok(), "default")
         with pytest.raises(StoreError, match=r"another spec:\n  model: 'other' -> 'kimi-k3'"):
             Home(store).take(lines[0])

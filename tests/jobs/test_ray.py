@@ -73,7 +73,7 @@ from partitune.jobs.sending import Sender
 from partitune.execution.pools.ray import RayPool
 from partitune.candidate import Submission
 from partitune.candidate import Candidate
-from partitune.store import Store
+from partitune.store import Store, StudyTerms
 
 class Where:
     def measure(self, candidate):
@@ -91,7 +91,7 @@ from datetime import UTC, datetime
 from partitune.analysis.trial import Trial
 from partitune.candidate import Outcome, Result
 with Store.open(database) as store:
-    store.create_study("big", {}, engine="e", engine_version="0", runner="r", random_seed=0)
+    store.create_study(StudyTerms("big", {}, "e", "0", "r", 0))
     for number in range(10):
         text = "".join(random.choices(string.ascii_letters, k=1 << 20))
         failed = Result(Candidate((1,), {"n": number}), Outcome.FAILED, text)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from partitune.candidate import Candidate, Outcome, Result
 from partitune.errors import StoreError
-from partitune.store import SpecChanged, Store, StudyState
+from partitune.store import SpecChanged, Store, StudyState, StudyTerms
 from partitune.version import __version__
 from tests.store_examples import SPEC, again, failed, ok, record, stage, start
 from tests.strategies import results
@@ -144,9 +144,7 @@ def test_a_layout_is_stored_among_the_knobs_as_ever(store: Store, tmp_path: Path
 
 
 def test_a_study_keeps_its_spec_and_versions(store: Store) -> None:
-    created = store.create_study(
-        "k3", SPEC, engine="sglang", engine_version="0.5.23", runner="two-nodes", random_seed=11
-    )
+    created = store.create_study(StudyTerms("k3", SPEC, "sglang", "0.5.23", "two-nodes", 11))
     assert store.study("k3") == created == store.studies()[0]
     assert created.spec == SPEC
     assert (created.engine, created.engine_version, created.runner, created.random_seed) == (
@@ -303,7 +301,7 @@ def test_a_study_without_trials_takes_any_spec(store: Store) -> None:
 
 def test_a_spec_with_what_json_cannot_hold_is_refused(store: Store) -> None:
     with pytest.raises(StoreError, match=r"spec.rate is inf"):
-        store.create_study("k", {"rate": math.inf}, engine="e", engine_version="1", runner="r", random_seed=0)
+        store.create_study(StudyTerms("k", {"rate": math.inf}, "e", "1", "r", 0))
     start(store)
     with pytest.raises(StoreError, match=r"spec.path is a PosixPath"):
         again(store, {"path": Path("x")})
