@@ -89,14 +89,9 @@ class Explained:
             "outcome": self.result.outcome.value,
             "reason": self.result.reason,
             "regime": self.regime,
-            "metrics": {name: self.result.metric(name) for name in METRICS}
-            if measured is None
-            else dict(measured.metrics),
+            "metrics": dict.fromkeys(METRICS) if measured is None else dict(measured.metrics),
             "stages": [self._stage_json(stage) for stage in range(len(self.candidate.partition))],
-            "kv": {
-                "num_blocks": None if measured is None else measured.kv_blocks,
-                "tokens": None if measured is None else measured.kv_tokens,
-            },
+            "kv": {"num_blocks": getattr(measured, "kv_blocks", None), "tokens": getattr(measured, "kv_tokens", None)},
             "limiting_stage": self.limiting_stage,
             "limiting_reason": self.result.reason if measured is None else measured.limiting_reason,
             "balance": dict(self.balance),
@@ -112,21 +107,15 @@ class Explained:
         return {
             "stage": stage,
             "layers": self.candidate.partition[stage],
-            "compute_s": None if row is None else row.compute_s,
-            "transfer_s": None if row is None else row.transfer_s,
-            "wait_s": None if row is None else row.wait_s,
-            "busy_fraction": None if row is None else row.busy_fraction,
+            **{name: getattr(row, name, None) for name in ("compute_s", "transfer_s", "wait_s", "busy_fraction")},
             "weights_bytes": round(memory.weight_bytes),
             "free_bytes": round(memory.kv_bytes) if row is None else row.free_bytes,
-            "kv_blocks": None if row is None else row.kv_blocks,
-            "stranded_bytes": None if row is None else row.stranded_bytes,
+            **{name: getattr(row, name, None) for name in ("kv_blocks", "stranded_bytes")},
             "kinds": dict(self.kinds[stage]),
             "node": self.nodes[stage],
             "gpu": memory.gpu,
             "activation_bytes": round(memory.batch_bytes - memory.graph_bytes),
-            "graph_bytes": round(memory.graph_bytes),
-            "load_peak_bytes": round(memory.load_peak_bytes),
-            "serve_peak_bytes": round(memory.serve_peak_bytes),
+            **{name: round(getattr(memory, name)) for name in ("graph_bytes", "load_peak_bytes", "serve_peak_bytes")},
             "fits": memory.fits,
             "verdict": memory.verdict,
             "time_sources": {name: seconds[stage].shares() for name, seconds in self.sources.items()},
@@ -151,8 +140,9 @@ def candidate_of(
     for name in wanted.flags:
         if name in problem.engine.written_by_partitune:
             raise SpecError(f"{name}: partitune writes it; allowed: {problem.engine.written_by_partitune[name]}")
-    if typing := [one for one in problem.engine.check(problem.start(wanted.flags)) if one.rule in FLAG_RULES]:
-        raise SpecError("; ".join(f"{one.message} [{one.source}]" for one in typing))
+    broken = (rule for rule in problem.engine.check(problem.start(wanted.flags)) if rule.rule in FLAG_RULES)
+    if messages := [f"{rule.message} [{rule.source}]" for rule in broken]:
+        raise SpecError("; ".join(messages))
     if partition is None:
         return replace(wanted, partition=problem.default_partition)
     return replace(wanted, partition=parse_partition(partition, stages=problem.stages, layers=problem.layers))

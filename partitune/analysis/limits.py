@@ -21,11 +21,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from partitune.analysis.figures import percent
 from partitune.candidate import Candidate
 from partitune.costs.cost_model import Floats
 from partitune.costs.fitted import at_data_sheet
@@ -59,54 +60,37 @@ FACTORS = {
 class Distance:
     """The factors of one candidate: each 1 where nothing is lost."""
 
-    limit_tok_s: float  # output tokens a second of the same batches with every factor at 1
-    reached_tok_s: float  # simulated
+    limit_output_tok_s: float  # output tokens a second of the same batches with every factor at 1
+    reached_output_tok_s: float  # simulated
     factors: Mapping[str, float]  # names of FACTORS; their product is reached / limit
+    largest: str  # the factor with the most to win
+    advice: str  # which flag moves it
     fill_ceiling: float  # what `fill` could be at most while all decode, with so few groups in flight
-    in_flight: int  # groups of requests that decode apart from one another
+    batches_in_flight: int  # groups of requests that decode apart from one another
     knee: float  # batches in flight from which on the slowest stage decides: sum of the stages over the slowest
     step_variation: float  # standard deviation of the slowest stage's steps over their mean
     best_partition: tuple[int, ...]  # this one, or one planned for the batches of this run that is worth a change
     partition_gain: float  # most output throughput of those planned over this one's, simulated
-    partition_note: str = ""  # whether and why a partition can matter
-    advice: str = ""  # which flag moves the smallest factor
-
-    @property
-    def largest(self) -> str:
-        """The factor with the most to win."""
-        return min(self.factors, key=lambda name: self.factors[name])
+    partition: str  # whether and why a partition can matter
 
     def to_json(self) -> dict[str, Any]:
         """The object under `distance` of `explain --json`. Keys may be added, never changed."""
-        return {
-            "limit_output_tok_s": self.limit_tok_s,
-            "reached_output_tok_s": self.reached_tok_s,
-            "factors": dict(self.factors),
-            "largest": self.largest,
-            "advice": self.advice,
-            "fill_ceiling": self.fill_ceiling,
-            "batches_in_flight": self.in_flight,
-            "knee": self.knee,
-            "step_variation": self.step_variation,
-            "best_partition": list(self.best_partition),
-            "partition_gain": self.partition_gain,
-            "partition": self.partition_note,
-        }
+        return asdict(self)
 
     def lines(self) -> tuple[str, ...]:
         """The same for a person."""
-        shares = {name: f"{100 * value:.3g} %" for name, value in self.factors.items()}
-        balance = 100 * self.factors["whole"] * self.factors["avoidable"]
-        share = 100 * self.reached_tok_s / self.limit_tok_s
+        shares = {name: percent(value, ".3g") for name, value in self.factors.items()}
+        balance = percent(self.factors["whole"] * self.factors["avoidable"], ".3g")
         product = (
-            f"roofline {shares['roofline']} × balance {balance:.3g} % (whole layers {shares['whole']}, avoidable "
+            f"roofline {shares['roofline']} × balance {balance} (whole layers {shares['whole']}, avoidable "
             f"{shares['avoidable']}) × fill {shares['fill']} × host {shares['host']}"
         )
-        speeds = f"{self.reached_tok_s:,.0f} of {self.limit_tok_s:,.0f} output tok/s"
+        speeds = f"{self.reached_output_tok_s:,.0f} of {self.limit_output_tok_s:,.0f} output tok/s"
+        share = percent(self.reached_output_tok_s / self.limit_output_tok_s, ".2g")
         return (
-            f"distance to the limit of these batches, simulated: {speeds} ({share:.2g} %) = {product}",
+            f"distance to the limit of these batches, simulated: {speeds} ({share}) = {product}",
             f"most to win: {FACTORS[self.largest]}; {self.advice}",
-            f"partition: {self.partition_note}",
+            f"partition: {self.partition}",
         )
 
 
@@ -159,25 +143,31 @@ def distance(problem: Problem, candidate: Candidate) -> Distance:
     flow = resolved.flow
     in_flight = problem.rank_load.cohorts(flow)
     most, best_partition = _best_simulated(driver, candidate, reached, options)
-    found = Distance(
-        limit_tok_s=output / peak_s,
-        reached_tok_s=reached,
-        factors={
-            "roofline": peak_s / computing_s,
-            "whole": fluid_s / min(least_s, slowest_s),
-            "avoidable": min(least_s / slowest_s, 1.0),
-            "fill": slowest_s / free.duration_s,
-            "host": free.duration_s / duration_s * computing_s / fluid_s,
-        },
+    factors = {
+        "roofline": peak_s / computing_s,
+        "whole": fluid_s / min(least_s, slowest_s),
+        "avoidable": min(least_s / slowest_s, 1.0),
+        "fill": slowest_s / free.duration_s,
+        "host": free.duration_s / duration_s * computing_s / fluid_s,
+    }
+    untold = Distance(
+        limit_output_tok_s=output / peak_s,
+        reached_output_tok_s=reached,
+        factors=factors,
+        largest=min(factors, key=factors.__getitem__),
+        advice="",
         fill_ceiling=throughput_bound(stage_s.tolist(), in_flight) * slowest_s,
-        in_flight=in_flight,
+        batches_in_flight=in_flight,
         knee=float(stage_s.sum() / slowest_s),
         step_variation=_variation(problem, candidate, work, int(stage_s.argmax())),
         best_partition=best_partition,
         partition_gain=most / reached - 1,
+        partition="",
     )
-    note = _partition_note(problem, found, duration_s)
-    return replace(found, partition_note=note, advice=_advice(flow, found, problem.stages))
+    # Requests that are sent over nearly the whole time that serving them takes decide its length.
+    last_s = problem.load.requests[-1].arrival_s
+    note = _partition_note(untold, problem.load.concurrency is None and last_s > _MOSTLY * duration_s)
+    return replace(untold, partition=note, advice=_advice(flow, untold, problem.stages))
 
 
 def _better_partitions(
@@ -217,61 +207,54 @@ def _best_simulated(
     driver: SimulatorDriver, candidate: Candidate, reached: float, options: Sequence[tuple[int, ...]]
 ) -> tuple[float, tuple[int, ...]]:
     """Most output tokens a second of `candidate` with one of these partitions, and the one worth changing to."""
-    found = [(reached, candidate.partition)]
+    speeds = [(reached, candidate.partition)]
     for partition in options:
         if partition != candidate.partition:
             with suppress(RunError):
                 metrics = driver.measure(replace(candidate, partition=partition)).metrics
-                found.append((metrics["output_throughput_tok_s"], partition))
-    most, partition = max(found)
+                speeds.append((metrics["output_throughput_tok_s"], partition))
+    most, partition = max(speeds)
     return most, partition if most > (1 + INDIFFERENCE) * reached else candidate.partition
 
 
-def _arrivals_decide(problem: Problem, duration_s: float) -> bool:
-    """True when the load is sent over nearly the whole time that serving it takes."""
-    return problem.load.concurrency is None and problem.load.requests[-1].arrival_s > _MOSTLY * duration_s
-
-
-def _partition_note(problem: Problem, found: Distance, duration_s: float) -> str:
-    slower = 1 / found.factors["avoidable"] - 1
-    if found.partition_gain >= INDIFFERENCE:
+def _partition_note(distance: Distance, arrivals_decide: bool) -> str:
+    slower = 1 / distance.factors["avoidable"] - 1
+    if distance.partition_gain >= INDIFFERENCE:
         return (
-            f"{Partition(found.best_partition).text} gains {100 * found.partition_gain:.1f} % output throughput "
-            f"(simulated); the slowest stage takes {100 * slower:.1f} % longer than the best partition's"
+            f"{Partition(distance.best_partition).text} gains {percent(distance.partition_gain)} output throughput "
+            f"(simulated); the slowest stage takes {percent(slower)} longer than the best partition's"
         )
-    if _arrivals_decide(problem, duration_s):
+    if arrivals_decide:
         return "cannot matter for throughput: requests arrive more slowly than they are served, so arrivals decide"
-    if found.in_flight == 1:
+    if distance.batches_in_flight == 1:
         return (
             "cannot matter: all requests decode as one group, which is on one stage at a time, so the sum of the "
             "stages counts and not the slowest"
         )
-    if found.in_flight <= found.knee:
+    if distance.batches_in_flight <= distance.knee:
         return (
-            f"cannot matter: {found.in_flight} groups of requests are in flight, and up to {found.knee:.1f} (sum of "
-            "the stages over the slowest) the sum of the stages counts and not the slowest"
+            f"cannot matter: {distance.batches_in_flight} groups of requests are in flight, and up to "
+            f"{distance.knee:.1f} (sum of the stages over the slowest) the sum of the stages counts and not the slowest"
         )
     if slower < INDIFFERENCE:
-        return f"nothing to do: the slowest stage takes {100 * slower:.1f} % longer than the best partition's"
+        return f"nothing to do: the slowest stage takes {percent(slower)} longer than the best partition's"
     return (
-        f"hardly matters: the slowest stage takes {100 * slower:.1f} % longer than the best partition's, but steps of "
-        f"unequal length (they vary by {100 * found.step_variation:.0f} %) leave {100 * found.partition_gain:.1f} % of "
-        "that; make the steps even first"
+        f"hardly matters: the slowest stage takes {percent(slower)} longer than the best partition's, but steps of "
+        f"unequal length (they vary by {percent(distance.step_variation, '.0f')}) leave "
+        f"{percent(distance.partition_gain)} of that; make the steps even first"
     )
 
 
-def _advice(flow: Flow, found: Distance, stages: int) -> str:
-    match found.largest:
+def _advice(flow: Flow, distance: Distance, stages: int) -> str:
+    match distance.largest:
         case "avoidable":
-            return f"move layers: {Partition(found.best_partition).text}"
+            return f"move layers: {Partition(distance.best_partition).text}"
         case "whole":
             return f"a layer is too coarse for {stages} stages: fewer stages of more GPUs each"
-        case "fill" if found.in_flight >= stages:
+        case "fill" if distance.batches_in_flight >= stages:
             return "enough groups are in flight: steps of unequal length, or a short run that fills and drains once"
         case "fill":
-            share = (
-                f"{100 * found.fill_ceiling:.0f} % is all that {found.in_flight} of {stages} groups in flight can give"
-            )
-            return f"{share}; {flow.levers['fill']}"
+            most = f"{percent(distance.fill_ceiling, '.0f')} is all that {distance.batches_in_flight} of {stages}"
+            return f"{most} groups in flight can give; {flow.levers['fill']}"
         case factor:
             return flow.levers[factor]

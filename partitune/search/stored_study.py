@@ -15,7 +15,7 @@ from partitune.planning.resolve import resolve
 from partitune.search.study import objectives_of, rules_of
 from partitune.spec.search_space import SearchSpace
 from partitune.store import Store
-from partitune.store.conclusions import stored_summary
+from partitune.store.status import stored_summary
 
 
 def study_name(store: Store, given: str | None) -> str:

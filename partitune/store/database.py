@@ -7,7 +7,7 @@ as a StoreError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,25 +18,24 @@ from sqlalchemy.orm import Session
 
 from partitune.errors import StoreError, nearest
 from partitune.store.cells import integer
-from partitune.store.connection import connect, for_writing
-from partitune.store.faults import explained
+from partitune.store.connection import connect, explained, for_writing
 from partitune.store.location import Location, check_readable, check_writable, locate
 from partitune.store.migrations import check, migrate
 from partitune.store.records import StudyState
 from partitune.store.schema import StudyRow
-from partitune.store.writer import WriterLock, holder_of, lock_for_writing
+from partitune.store.writer import holder_of, lock_for_writing
 
 
 class Database:
     """An open database of partitune. A context manager; every error is a StoreError that names it."""
 
-    def __init__(self, location: Location, engine: Engine, lock: WriterLock | None) -> None:
+    def __init__(self, location: Location, engine: Engine) -> None:
         """Use `open`."""
         self.label = location.label
         self._location = location
         self.engine = engine
         self._for_writing = for_writing(engine)
-        self._lock = lock
+        self._release: Callable[[], None] | None = None  # lets the next writer in
 
     @classmethod
     def open(cls, where: str | Path, *, read_only: bool = False) -> Self:
@@ -51,10 +50,10 @@ class Database:
         if location.path is not None:
             (check_readable if read_only else check_writable)(location.path, label)
         engine = connect(location, read_only=read_only)
-        store = cls(location, engine, None)
+        store = cls(location, engine)
         try:
             if not read_only:
-                store._lock = lock_for_writing(location, engine)
+                store._release = lock_for_writing(location, engine)
             with explained(label), (engine if read_only else for_writing(engine)).begin() as connection:
                 if read_only:
                     check(connection, label)
@@ -73,9 +72,9 @@ class Database:
             with explained(self.label):
                 self.engine.dispose()
         finally:
-            if self._lock is not None:
-                self._lock.release()
-                self._lock = None
+            if self._release is not None:
+                self._release()
+                self._release = None
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +92,7 @@ class Database:
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
         """A transaction that writes."""
-        if self._lock is None:
+        if self._release is None:
             raise StoreError(f"{self.label}: opened for reading; nothing can be recorded")
         with explained(self.label), self._for_writing.begin() as connection:
             yield connection

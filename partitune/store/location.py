@@ -67,18 +67,13 @@ def _file(label: str, path: str) -> Location:
 
 def check_readable(path: Path, label: str) -> None:
     """Raise StoreError unless `path` is an SQLite file that can be read."""
-    status = _status(path, label)
-    if status is None:
+    if not _exists(path, label):
         raise StoreError(f"{label}: no such file. `partitune search` creates it; give its path with --db")
-    _check_kind(path, label, status)
 
 
 def check_writable(path: Path, label: str) -> None:
     """Raise StoreError unless `path` is, or can become, an SQLite file that can be written."""
-    folder = path.parent
-    status = _status(path, label)
-    if status is not None:
-        _check_kind(path, label, status)
+    folder, exists = path.parent, _exists(path, label)
     if not folder.is_dir():
         raise StoreError(f"{label}: the folder {folder} does not exist. Create it, or use another --db")
     kind = file_system(path, MOUNTS.read_text(errors="surrogateescape") if MOUNTS.exists() else "")
@@ -89,7 +84,7 @@ def check_writable(path: Path, label: str) -> None:
         )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StoreError(f"{label}: the folder {folder} is read-only. Make it writable, or use another --db")
-    if status is not None and not os.access(path, os.W_OK):
+    if exists and not os.access(path, os.W_OK):
         raise StoreError(f"{label}: the file is read-only. Make it writable, or use another --db")
 
 
@@ -106,24 +101,20 @@ def file_system(path: Path, mounts: str) -> str:
     return kind
 
 
-def _status(path: Path, label: str) -> os.stat_result | None:
+def _exists(path: Path, label: str) -> bool:
+    """Raise StoreError where something is there and is not an SQLite file that can be read."""
     try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"{label}: {error.strerror}. Give the path of a results.db that you may read") from error
-
-
-def _check_kind(path: Path, label: str, status: os.stat_result) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise StoreError(f"{label}: is a folder. Give a file, such as {Path(label) / 'results.db'}")
-    if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"{label}: is not a regular file. Give the path of a results.db")
-    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise StoreError(f"{label}: is a folder. Give a file, such as {Path(label) / 'results.db'}")
+        if not stat.S_ISREG(mode):
+            raise StoreError(f"{label}: is not a regular file. Give the path of a results.db")
         with path.open("rb") as file:
             header = file.read(len(_HEADER))
+    except FileNotFoundError:
+        return False
     except OSError as error:
         raise StoreError(f"{label}: {error.strerror}. Give the path of a results.db that you may read") from error
     if header not in (b"", _HEADER):
         raise StoreError(f"{label}: not an SQLite database. Give the results.db of a search, or another --db")
+    return True

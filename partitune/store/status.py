@@ -1,4 +1,4 @@
-"""How far a study is, read from its database while another process writes to it.
+"""What a stored study has come to: how far it is, and what it found, read while another process may write to it.
 
 Decision: nothing is asked of the running search, so it cannot be disturbed, and the answer is the same after a crash.
 The rate is that of the last trials, because the first ones run while workers still start.
@@ -7,11 +7,13 @@ The rate is that of the last trials, because the first ones run while workers st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
+from partitune.analysis.final import NO_FINAL, Rules
 from partitune.analysis.pareto import best_by
+from partitune.analysis.summary import Summary, summarise
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome
 from partitune.store import Store, StudyState
@@ -26,57 +28,36 @@ class StudyStatus:
 
     study: str
     state: StudyState
+    running: bool  # a process works on it; a killed one leaves the state, and no lock
     writer: str  # who writes to the database now; empty: nobody
-    counts: dict[str, int]
+    trials: dict[str, int]  # by outcome, under the spec it has now
     set_aside: int  # trials measured under an earlier spec of the study; in no other figure here
     budget_trials: int
     per_minute: float | None  # None: too few trials to say
-    objective: Objective
+    minutes_left: float | None  # until the budget of trials is spent; None while none runs or the rate is unknown
+    screened: int  # candidates simulated before a launch
+    final_runs: int  # trials run again, after the last of them
     best: Trial | None
-    screened: int = 0  # candidates simulated before a launch
-    final_runs: int = 0  # trials run again, after the last of them
+    objective: Objective
 
     @property
     def finished(self) -> int:
         """Trials stored, under the spec it has now."""
-        return sum(self.counts.values())
-
-    @property
-    def running(self) -> bool:
-        """True while a process works on it. A killed one leaves the state, and no lock."""
-        return self.state is StudyState.RUNNING and bool(self.writer)
-
-    @property
-    def minutes_left(self) -> float | None:
-        """Until the budget of trials is spent at this rate; None while none runs or the rate is unknown."""
-        left = self.budget_trials - self.finished
-        return left / self.per_minute if self.running and self.per_minute and left > 0 else None
+        return sum(self.trials.values())
 
     def to_json(self) -> dict[str, Any]:
         """The object that `status --json` prints."""
-        best = self.best
-        value = None if best is None else best.result.metric(self.objective.metric)
-        return {
-            "study": self.study,
-            "state": self.state.value,
-            "running": self.running,
-            "writer": self.writer,
-            "trials": self.counts,
-            "set_aside": self.set_aside,
-            "budget_trials": self.budget_trials,
-            "per_minute": self.per_minute,
-            "minutes_left": self.minutes_left,
-            "screened": self.screened,
-            "final_runs": self.final_runs,
-            "best": None if best is None else {"trial": best.number, "metric": self.objective.metric, "value": value},
-        }
+        best, metric = self.best, self.objective.metric
+        told = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "objective"}
+        shown = None if best is None else {"trial": best.number, "metric": metric, "value": best.result.metric(metric)}
+        return told | {"best": shown}
 
     def to_text(self) -> str:
         """The line that `status` prints, for people."""
         state = self.state.value
         if self.state is StudyState.RUNNING and not self.writer:
             state = "interrupted (its process is gone; the same search command goes on)"
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items() if count)
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in self.trials.items() if count)
         parts = [f"{self.study}: {state}", f"{self.finished}/{self.budget_trials} trials ({counts or 'none yet'})"]
         if self.set_aside:
             parts.append(f"{self.set_aside} of an earlier spec set aside")
@@ -101,18 +82,38 @@ def look(store: Store, study: str, objectives: Sequence[Objective], budget_trial
     trials = store.trials(study, stages=False)
     results = [trial.result for trial in trials]
     best = best_by(results, objectives[0])
+    state, writer = store.study(study).state, store.writer()
+    running, left = state is StudyState.RUNNING and bool(writer), budget_trials - len(trials)
+    per_minute = _per_minute(trials[-RECENT:], datetime.now(UTC))
     return StudyStatus(
         study=study,
-        state=store.study(study).state,
-        writer=store.writer(),
-        counts={outcome.value: sum(result.outcome is outcome for result in results) for outcome in Outcome},
+        state=state,
+        running=running,
+        writer=writer,
+        trials={outcome.value: sum(result.outcome is outcome for result in results) for outcome in Outcome},
         set_aside=len(store.set_aside(study)),
         budget_trials=budget_trials,
-        per_minute=_per_minute(trials[-RECENT:], datetime.now(UTC)),
-        objective=objectives[0],
-        best=None if best is None else trials[best],
+        per_minute=per_minute,
+        minutes_left=left / per_minute if running and per_minute and left > 0 else None,
         screened=len(store.screened(study)),
         final_runs=len(store.repeats(study)),
+        best=None if best is None else trials[best],
+        objective=objectives[0],
+    )
+
+
+def stored_summary(store: Store, study: str, objectives: Sequence[Objective], rules: Rules = NO_FINAL) -> Summary:
+    """What `study` found. Stages are read only of the trials that the summary names. Raises StoreError."""
+    return summarise(
+        study,
+        store.label,
+        store.trials(study, stages=False),
+        objectives,
+        rules,
+        runs={repeat.run: repeat.result for repeat in store.repeats(study)},
+        screened=[screened.result for screened in store.screened(study)],
+        set_aside=store.set_aside(study),
+        with_stages=lambda trial: store.trial(study, trial.number),
     )
 
 

@@ -13,14 +13,14 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from sqlalchemy import Connection, Engine, text
 
 from partitune.errors import StoreError
-from partitune.store.faults import explained
+from partitune.store.connection import explained
 from partitune.store.location import Location
 
 #: Any fixed number will do; PostgreSQL keeps advisory locks per database.
@@ -34,19 +34,13 @@ _FLOCK = "hhqqi"
 _held_here: set[tuple[int, Path]] = set()
 
 
-class WriterLock(Protocol):
-    """The right to write to a database, held until it is released."""
+def lock_for_writing(location: Location, engine: Engine) -> Callable[[], None]:
+    """Become the one writer of `location`; calling what is returned lets the next one in.
 
-    def release(self) -> None:
-        """Let the next writer in."""
-        ...
-
-
-def lock_for_writing(location: Location, engine: Engine) -> WriterLock:
-    """Become the one writer of `location`, or raise a StoreError that names who is."""
-    if location.path is not None:
-        return FileLock(location.path, location.label)
-    return ServerLock(engine, location.label)
+    Raises:
+        StoreError: names who is the writer.
+    """
+    return _lock_server(engine, location.label) if location.path is None else _lock_file(location.path, location.label)
 
 
 def holder_of(location: Location, engine: Engine) -> str:
@@ -69,53 +63,49 @@ def holder_of(location: Location, engine: Engine) -> str:
         os.close(descriptor)
 
 
-class FileLock:
-    """A record lock on the file `PATH.lock`."""
+def _lock_file(database: Path, label: str) -> Callable[[], None]:
+    """A record lock on the file `PATH.lock`, which is emptied when it is given up."""
+    path = database.with_name(database.name + ".lock")
+    if (os.getpid(), path) in _held_here:
+        raise StoreError(_refusal(label, f"this process ({os.getpid()})"))
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise StoreError(_unlockable(label, path, error)) from error
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        held = isinstance(error, BlockingIOError | PermissionError)
+        message = _refusal(label, _holder(descriptor)) if held else _unlockable(label, path, error)
+        os.close(descriptor)
+        raise StoreError(message) from error
+    _held_here.add((os.getpid(), path))
+    name = {"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(name).encode(), 0)
 
-    def __init__(self, path: Path, label: str) -> None:
-        self._path = path.with_name(path.name + ".lock")
-        if (os.getpid(), self._path) in _held_here:
-            raise StoreError(_refusal(label, f"this process ({os.getpid()})"))
-        try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise StoreError(_unlockable(label, self._path, error)) from error
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            held = isinstance(error, BlockingIOError | PermissionError)
-            message = _refusal(label, _holder(self._descriptor)) if held else _unlockable(label, self._path, error)
-            os.close(self._descriptor)
-            raise StoreError(message) from error
-        _held_here.add((os.getpid(), self._path))
-        name = {"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(name).encode(), 0)
+    def release() -> None:
+        os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+        _held_here.discard((os.getpid(), path))
 
-    def release(self) -> None:
-        """Empty the file and give up the lock."""
-        os.ftruncate(self._descriptor, 0)
-        os.close(self._descriptor)
-        _held_here.discard((os.getpid(), self._path))
+    return release
 
 
-class ServerLock:
-    """A PostgreSQL advisory lock, held by one connection that stays open."""
+def _lock_server(engine: Engine, label: str) -> Callable[[], None]:
+    """An advisory lock of the server, held by a connection of its own."""
+    with explained(label):
+        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        if connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _ADVISORY_KEY}):
 
-    def __init__(self, engine: Engine, label: str) -> None:
-        with explained(label):
-            self._connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            key = {"key": _ADVISORY_KEY}
-            if self._connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), key):
-                return
-            holder = _server_holder(self._connection)
-            self._connection.close()
-        raise StoreError(_refusal(label, holder or "another process"))
+            def release() -> None:
+                connection.invalidate()  # and the lock goes with it
+                connection.close()
 
-    def release(self) -> None:
-        """Close the connection, and the lock with it."""
-        self._connection.invalidate()
-        self._connection.close()
+            return release
+        holder = _server_holder(connection)
+        connection.close()
+    raise StoreError(_refusal(label, holder or "another process"))
 
 
 def _server_holder(connection: Connection) -> str | None:

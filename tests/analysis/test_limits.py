@@ -45,8 +45,10 @@ def simulated_tok_s(posed: Problem, partition: tuple[int, ...], **flags: FlagVal
 def test_the_factors_multiply_to_what_is_reached(space: str, flags: dict[str, FlagValue]) -> None:
     posed = shipped_problem(space)
     found = of(posed, None, **flags)
-    assert found.reached_tok_s == simulated_tok_s(posed, posed.default_partition, **flags)
-    assert math.prod(found.factors.values()) == pytest.approx(found.reached_tok_s / found.limit_tok_s, rel=1e-9)
+    assert found.reached_output_tok_s == simulated_tok_s(posed, posed.default_partition, **flags)
+    assert math.prod(found.factors.values()) == pytest.approx(
+        found.reached_output_tok_s / found.limit_output_tok_s, rel=1e-9
+    )
     assert all(0 < value <= 1 + 1e-3 for value in found.factors.values()), found.factors
     assert found.factors[found.largest] == min(found.factors.values())
 
@@ -56,7 +58,7 @@ def test_the_limit_of_a_lone_decode_is_reading_the_weights_once_a_token() -> Non
     posed = shipped_problem("tiny", workload__requests=1, workload__prompt_tokens=1, workload__output_tokens=200)
     read_bytes, bandwidth = 2 * (8.19e9 - 0.62e9), 864e9  # bf16; L40S data sheet
     # Two stages work on two tokens at a time: the limit of the balance, which one lone request cannot come near.
-    assert of(posed).limit_tok_s == pytest.approx(2 * bandwidth / read_bytes, rel=0.05)
+    assert of(posed).limit_output_tok_s == pytest.approx(2 * bandwidth / read_bytes, rel=0.05)
     assert of(posed).factors["fill"] == pytest.approx(1 / of(posed).knee, rel=0.02)
 
 
@@ -91,10 +93,10 @@ def test_the_throughput_bound_is_what_the_simulator_reaches(in_flight: int) -> N
 def test_one_group_in_flight_the_partition_cannot_matter() -> None:
     posed = shipped_problem("kimi-k3-pp8-tp2")
     found = of(posed)
-    assert found.in_flight == 1
+    assert found.batches_in_flight == 1
     assert found.largest == "fill"
     assert found.factors["fill"] == pytest.approx(found.fill_ceiling, rel=0.02)
-    assert found.partition_note.startswith("cannot matter: all requests decode as one group")
+    assert found.partition.startswith("cannot matter: all requests decode as one group")
     speeds = [
         simulated_tok_s(posed, partition)
         for partition in [posed.default_partition, (12,) * 7 + (9,), (7, 11, 11, 11, 11, 11, 15, 16)]
@@ -106,14 +108,14 @@ def test_with_the_pipe_full_the_same_partitions_differ() -> None:
     posed = shipped_problem("kimi-k3-pp8-tp2")
     lopsided = (7, 11, 11, 11, 11, 11, 15, 16)
     found = of(posed, lopsided, max_num_batched_tokens=512)
-    assert found.in_flight == 8 > found.knee
+    assert found.batches_in_flight == 8 > found.knee
     assert found.best_partition != lopsided
     again = simulated_tok_s(posed, found.best_partition, max_num_batched_tokens=512)
-    assert again / found.reached_tok_s - 1 == pytest.approx(found.partition_gain)
+    assert again / found.reached_output_tok_s - 1 == pytest.approx(found.partition_gain)
     # 16 layers where 12 do: a quarter of the time of the slowest stage can be saved, and most of it arrives.
     assert found.factors["avoidable"] == pytest.approx(12 / 16, abs=0.04)
     assert 0.15 < found.partition_gain <= 1 / found.factors["avoidable"] - 1
-    assert found.partition_note.startswith(",".join(map(str, found.best_partition)) + " gains")
+    assert found.partition.startswith(",".join(map(str, found.best_partition)) + " gains")
 
 
 def test_below_the_knee_the_sum_counts() -> None:
@@ -124,8 +126,8 @@ def test_below_the_knee_the_sum_counts() -> None:
     posed = shipped_problem("kimi-k3-pp8-tp2", workload__output_tokens=512)
     uneven = (11, 11, 11, 11, 11, 11, 11, 16)
     found = of(posed, uneven, max_num_batched_tokens=1024)
-    assert found.in_flight == 4 < found.knee
-    assert found.partition_note.startswith("cannot matter: 4 groups of requests are in flight")
+    assert found.batches_in_flight == 4 < found.knee
+    assert found.partition.startswith("cannot matter: 4 groups of requests are in flight")
     assert found.partition_gain < 0.01
 
 
@@ -138,7 +140,9 @@ def test_advice_is_followed_by_the_simulator() -> None:
     old = shipped_problem("kimi-k3-pp8-tp2", engine__version="0.30.0", engine__runner="v1")
     cut = of(old, max_num_batched_tokens=512)
     assert "async_scheduling=false" in cut.advice
-    assert of(old, max_num_batched_tokens=512, async_scheduling=False).reached_tok_s > 2 * cut.reached_tok_s
+    assert (
+        of(old, max_num_batched_tokens=512, async_scheduling=False).reached_output_tok_s > 2 * cut.reached_output_tok_s
+    )
 
     slots = shipped_problem("kimi-k3-pp8-tp2-sglang")
     assert "a smaller pp_max_micro_batch_size" in of(slots).advice
@@ -147,7 +151,7 @@ def test_advice_is_followed_by_the_simulator() -> None:
 
 def test_requests_that_come_slowly_decide_themselves() -> None:
     found = of(shipped_problem("qwen3-235b-pp4-tp4", workload__requests=24, workload__request_rate_req_s=1.0))
-    assert "arrivals decide" in found.partition_note
+    assert "arrivals decide" in found.partition
 
 
 def test_on_unequal_gpus_a_shorter_sum_is_found_even_with_one_group() -> None:
@@ -156,7 +160,7 @@ def test_on_unequal_gpus_a_shorter_sum_is_found_even_with_one_group() -> None:
     plain["workload"] = {"kind": "random", "requests": 1, "prompt_tokens": 256, "output_tokens": 64, "concurrency": 1}
     posed = resolve(SearchSpace.from_mapping(plain, source="test"))
     found = of(posed)
-    assert found.in_flight == 1
+    assert found.batches_in_flight == 1
     fast, slow = sum(found.best_partition[:2]), sum(found.best_partition[2:])
     assert fast > slow
     assert found.partition_gain > 0.05

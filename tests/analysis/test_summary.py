@@ -12,7 +12,7 @@ from partitune.analysis.summary import Summary, remarks, trial_to_export
 from partitune.candidate import Candidate, Objective, Outcome, Result
 from partitune.errors import SpecError
 from partitune.store import Store, StudyTerms
-from partitune.store.conclusions import stored_summary
+from partitune.store.status import stored_summary
 from tests.scripted import measurement
 from tests.store_examples import record
 

@@ -35,8 +35,7 @@ from partitune.simulation.workload import read_trace
 from partitune.spec.overrides import parse_settings, with_settings
 from partitune.spec.search_space import SearchSpace, load_search_space
 from partitune.store import Store
-from partitune.store.conclusions import stored_summary
-from partitune.store.status import look
+from partitune.store.status import look, stored_summary
 from tests.store_examples import filled, ok, record_repeat, record_screened
 from tests.strategies import json_values
 
