@@ -33,13 +33,19 @@ _INDEXER_KEY_BYTES = 132
 #: Element-wise kernels reach this share of the memory bandwidth (aiconfigurator-core 0.12.0 `systems/*.yaml`,
 #: mem_bw_empirical_scaling_factor).
 ELEMENTWISE_BANDWIDTH = 0.8
+#: Start of an element-wise kernel (norm, residual add, embedding): aiconfigurator-core 0.12.0 `systems/*.yaml`,
+#: mem_empirical_constant_latency.
+ELEMENTWISE_FIXED_S = 3e-6
 #: Times the activations of a routed token cross memory (permute, two GEMMs, activation, weighted sum); chosen for the
 #: smallest errors over moe.csv, and the reason why an expert block does not shrink with 1/tp.
 EXPERT_PASSES = 6
+#: Up to so many tokens shared experts run on a second stream beside the routed ones: vLLM 0.32 `envs.py`
+#: VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; the tables were taken kernel by kernel. Assumed of SGLang as well.
+_SHARED_BESIDE_ROUTED = 256
 _GEMMS_PER_ATTENTION = 2  # qkv and output
-_GEMM_OF_DTYPE = {"bf16": "bf16", "fp8": "fp8_block", "nvfp4": "nvfp4"}  # int4 and mxfp4 weights compute in bf16
+#: By dtype of weights; all others compute in bf16.
+_GEMM_OF_DTYPE = {"fp8": "fp8_block", "nvfp4": "nvfp4"}
 _KERNEL_OF_EXPERT_DTYPE = {
-    "bf16": "bf16",
     "fp8": "fp8_block",
     "int4": "w4a16_marlin",
     "mxfp4": "w4a16_marlin",
@@ -54,18 +60,8 @@ def default_expert_kernel(architecture: Architecture) -> str:
     """
     if architecture.architecture.startswith("GptOss"):
         return "w4a16_mxfp4"
-    dtypes = [layer.ffn.expert_dtype for layer in architecture.layers if layer.ffn.kind is Ffn.MOE]
-    return _KERNEL_OF_EXPERT_DTYPE.get(dtypes[0], "bf16") if dtypes else "bf16"
-
-
-#: Up to so many tokens shared experts run on a second stream beside the routed ones: vLLM 0.32 `envs.py`
-#: VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD; the tables were taken kernel by kernel. Assumed of SGLang as well.
-_SHARED_BESIDE_ROUTED = 256
-
-
-#: Start of an element-wise kernel (norm, residual add, embedding): aiconfigurator-core 0.12.0 `systems/*.yaml`,
-#: mem_empirical_constant_latency.
-ELEMENTWISE_FIXED_S = 3e-6
+    dtypes = (layer.ffn.expert_dtype for layer in architecture.layers if layer.ffn.kind is Ffn.MOE)
+    return _KERNEL_OF_EXPERT_DTYPE.get(next(dtypes, ""), "bf16")
 
 
 def _small_kernels(block: AttentionBlock | FfnBlock) -> int:

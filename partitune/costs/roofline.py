@@ -47,7 +47,6 @@ _HOST_ATTENTION_S = 100e-6
 _HOST_DENSE_S = 50e-6
 _HOST_MOE_S = 200e-6
 
-
 _NOTHING = Seconds(0.0, 0.0)
 #: Places in what `_GpuCosts.blocks` returns: what a norm takes, and what one more residual vector takes.
 _NORM, _VECTOR, _FIRST_BLOCK = range(3)
@@ -166,13 +165,16 @@ class RooflineCosts:
             for gpu in gpus
         ]
         self._gpu_of_stage = [gpus.index(gpu) for gpu in placement.gpus]
-        ends = _FIRST_BLOCK + len(attention)
+        first_ffn = _FIRST_BLOCK + len(attention)
         self._attention_of_layer = np.array([_FIRST_BLOCK + attention.index(layer.attention) for layer in layers])
-        self._ffn_of_layer = np.array([ends + ffn.index(layer.ffn) for layer in layers])
+        self._ffn_of_layer = np.array([first_ffn + ffn.index(layer.ffn) for layer in layers])
         self._norms = np.array(
             [(layer.attention.kind is not Attention.NONE) + (layer.ffn.kind is not Ffn.NONE) for layer in layers]
         )
-        self._bank_reads = np.array([_bank_reads(architecture, layer) for layer in range(len(layers))])
+        # Residual vectors a layer mixes in besides its own: K3 reads the whole bank before attention and before FFN,
+        # ceil(layer / 12) blocks (vLLM 0.32 `models/kimi_k3/nvidia/model.py`).
+        numbers, block = np.arange(len(layers)), architecture.residual_block
+        self._bank_reads = 2 * -(-numbers // block) if block else np.zeros_like(numbers)
         self._host = np.array(_host_layer_s(architecture))
         #: per distinct GPU the batch asked for last: a planner asks for every stage in turn
         self._latest: list[tuple[Batch, Floats] | None] = [None] * len(gpus)
@@ -257,16 +259,6 @@ class RooflineCosts:
         return StageCounts(
             self._gpu_of_stage[stage], tuple({**around, **blocks}.items()), float(self._host[span].sum())
         )
-
-
-def _bank_reads(architecture: Architecture, layer: int) -> int:
-    """Residual vectors a layer mixes in besides its own: K3 reads the whole bank before each block.
-
-    vLLM 0.32 `models/kimi_k3/nvidia/model.py`: ceil(layer / 12) blocks, before attention and before the FFN.
-    """
-    if architecture.residual_block is None:
-        return 0
-    return 2 * -(-layer // architecture.residual_block)
 
 
 def _host_layer_s(architecture: Architecture) -> list[float]:
