@@ -82,10 +82,11 @@ def _check_home(database: str, study: str) -> None:
 
 
 def _shipped(shipment: Shipment) -> str:
-    own = ", ".join(f"{path} ({_size(len(content))})" for path, content in shipment.files.items())
-    largest = ", ".join(f"{path} ({_size(size)})" for path, size in shipment.largest(_LARGEST))
+    sizes = shipment.sizes
+    own = ", ".join(f"{path} ({_size(sizes[path])})" for path in shipment.files)
+    largest = ", ".join(f"{path} ({_size(sizes[path])})" for path in list(sizes)[:_LARGEST])
     return (
-        f"ships {_size(shipment.size_bytes)}: partitune {shipment.label} ({len(shipment.package)} files) and {own}\n"
+        f"ships {_size(sum(sizes.values()))}: partitune {shipment.label} ({len(shipment.package)} files) and {own}\n"
         f"largest: {largest}"
     )
 

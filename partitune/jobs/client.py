@@ -206,7 +206,7 @@ class Head:
         try:
             yield
         except (RayError, aiohttp.ClientError, RuntimeError, OSError, ValueError, KeyError, TypeError) as error:
-            raise _explanation(self.address, error) from error
+            raise ClusterError(f"Ray at {self.address}{_explanation(error)}") from error
 
 
 def _patiently(act: Callable[[], Answer], patience_s: float, hindrance: str = "") -> Answer:
@@ -221,27 +221,26 @@ def _patiently(act: Callable[[], Answer], patience_s: float, hindrance: str = ""
         time.sleep(LOOK_S)
 
 
-def _explanation(address: str, error: Exception) -> ClusterError:
+def _explanation(error: Exception) -> str:
+    """How a sentence goes on that begins with the address."""
     text = str(error).strip() or type(error).__name__
     status = getattr(error, "status", None)  # of a refused WebSocket
     if type(error).__name__ == "AuthenticationError" or status in (401, 403):
-        return ClusterError(
-            f"Ray at {address} asks for its token: {text.splitlines()[0].partition('. ')[0]}\n"
+        return (
+            f" asks for its token: {text.splitlines()[0].partition('. ')[0]}\n"
             "Set RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
         )
     if "status code 413" in text:
-        return ClusterError(f"Ray at {address} takes no upload of that size; see what is shipped with --dry-run")
+        return " takes no upload of that size; see what is shipped with --dry-run"
     if "No available agent to submit job" in text:  # ray 2.60, dashboard/modules/job/job_head.py
-        return ClusterError(
-            f"Ray at {address}: {_NO_AGENT}, for {AGENT_S:.0f} s now. See dashboard_agent.log on the head; a second "
-            "Ray on that machine may hold the agent's port"
+        return (
+            f": {_NO_AGENT}, for {AGENT_S:.0f} s now. See dashboard_agent.log on the head; a second Ray on that "
+            "machine may hold the agent's port"
         )
     last = text.splitlines()[-1] if "Traceback" in text else text
     if isinstance(error, OSError):
-        return ClusterError(
-            f"Ray at {address}: the connection broke: {last}\nThe head has ended or is too busy to answer; try again"
-        )
-    return ClusterError(f"Ray at {address}: {last}")
+        return f": the connection broke: {last}\nThe head has ended or is too busy to answer; try again"
+    return f": {last}"
 
 
 @contextmanager

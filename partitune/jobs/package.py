@@ -47,20 +47,15 @@ class Shipment:
     package: Mapping[str, bytes]
 
     @property
-    def size_bytes(self) -> int:
-        """Bytes of all files, before compression."""
-        return sum(map(len, self.files.values())) + sum(map(len, self.package.values()))
-
-    @property
     def label(self) -> str:
         """Version and content of the shipped partitune, such as `0.1.0+3f2a9c01b7de`."""
         return f"{__version__}+{digest_of(self.package)}"
 
-    def largest(self, count: int) -> list[tuple[str, int]]:
-        """The `count` largest files and their bytes, largest first; those of the package under `partitune/`."""
-        sizes = [(path, len(content)) for path, content in self.files.items()]
-        sizes += [(f"partitune/{path}", len(content)) for path, content in self.package.items()]
-        return sorted(sizes, key=lambda entry: (-entry[1], entry[0]))[:count]
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every file before compression, the largest first; those of the package stand under `partitune/`."""
+        contents = {**self.files, **{f"partitune/{path}": content for path, content in self.package.items()}}
+        return {path: len(contents[path]) for path in sorted(contents, key=lambda path: (-len(contents[path]), path))}
 
     def archive(self) -> bytes:
         """The study's files as one zip; equal files give equal bytes."""
