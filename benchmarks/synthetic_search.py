@@ -33,9 +33,8 @@ from partitune.candidate import Candidate, FlagValue, Measurement, Objective, Ou
 from partitune.execution.driver import MEMORY_CONSTRAINT
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS
 from partitune.planning.solver import Solution
-from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
-from partitune.search.proposers.proposer import Proposer
+from partitune.search.proposers.proposer import FirstsProposer, Proposer
 from partitune.search.space import FREE_PLAN, PLAN, Space, repaired
 from partitune.spec.domains import Domain, RealRange, WholeRange
 

@@ -37,9 +37,8 @@ from partitune.search.budget import Budget, Progress
 from partitune.search.events import Unwatched, Watcher
 from partitune.search.loop import search
 from partitune.search.proposers.final import FinalProposer
-from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
-from partitune.search.proposers.proposer import Proposer
+from partitune.search.proposers.proposer import FirstsProposer, Proposer
 from partitune.search.proposers.screened import OPENING, ScreenedProposer
 from partitune.search.space import Space
 from partitune.spec.catalog import NAME, SUFFIXES

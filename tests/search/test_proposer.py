@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from partitune.search.proposers.firsts import FirstsProposer
-from partitune.search.proposers.proposer import Proposer
+from partitune.search.proposers.proposer import FirstsProposer, Proposer
 from tests.contracts.proposer import ProposerContract, walk
 from tests.search.test_proposer_optuna import FlatSpace, after_firsts, first, proposer
 

@@ -12,9 +12,8 @@ from partitune.candidate import Candidate, FlagValue, Objective, Outcome, Result
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import MEMORY_CONSTRAINT
 from partitune.search.proposers import optuna as optuna_proposer
-from partitune.search.proposers.firsts import FirstsProposer
 from partitune.search.proposers.optuna import OptunaProposer
-from partitune.search.proposers.proposer import Proposer
+from partitune.search.proposers.proposer import FirstsProposer, Proposer
 from partitune.search.space import Space
 from partitune.spec.domains import Domain, RealRange, WholeRange
 from tests.contracts.proposer import ProposerContract, walk

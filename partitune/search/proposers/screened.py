@@ -122,9 +122,8 @@ class ScreenedProposer:
             value, other = self._predicted.get(digest), asked.candidate
             if mine is None or value is None or other.settings != candidate.settings:
                 continue
-            moved = layers_moved(candidate.partition, other.partition)
             alike = abs(gain(self._objective, value, mine)) <= INDIFFERENCE_ZONE
-            if alike and moved is not None and moved <= CLOSE_LAYERS:
+            if alike and layers_moved(candidate.partition, other.partition) <= CLOSE_LAYERS:
                 return True
         return False
 
@@ -140,8 +139,6 @@ class ScreenedProposer:
         return result.metric(self._objective.metric) if result.outcome is Outcome.OK else None
 
 
-def layers_moved(before: Sequence[int], after: Sequence[int]) -> int | None:
-    """Layers that stand on another stage, counted once; None between different numbers of stages."""
-    if len(before) != len(after):
-        return None
+def layers_moved(before: Sequence[int], after: Sequence[int]) -> int:
+    """Layers that stand on another stage, counted once, between partitions of one layout."""
     return sum(abs(a - b) for a, b in zip(before, after, strict=True)) // 2
