@@ -129,9 +129,9 @@ def _judged(problem: Problem, spec: SearchSpace, layout: Layout, flags: Mapping[
         return Considered(layout, idle, (str(error).removeprefix("cluster: "),))
     if broken := _broken(problem, layout, nodes):
         return Considered(layout, idle, tuple(f"{rule.message} [{rule.source}]" for rule in broken))
-    other, knob = problem.on(layout.name), spec.knobs.partition
+    other, domain = problem.on(layout.name), spec.knobs.partition
     try:
-        bounds = stage_bounds(other.stages, other.layers, fewest=knob.min_layers, most=knob.max_layers)
+        bounds = stage_bounds(other.stages, other.layers, fewest=domain.min_layers, most=domain.max_layers)
         best = Planner(other, bounds, ()).front(flags)[0]
     except InfeasibleSpace as error:
         return Considered(layout, idle, (_shortest(other, flags) or str(error),))

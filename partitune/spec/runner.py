@@ -65,11 +65,7 @@ def fields_of_text(text: str) -> tuple[str, ...]:
 
 def filled(words: tuple[str, ...], values: Mapping[str, str]) -> tuple[str, ...]:
     """The words with each `{name}` replaced by its value and `{{` by a brace."""
-
-    def value_of(field: re.Match[str]) -> str:
-        return field[0][0] if field[0] in ("{{", "}}") else values[field[1]]
-
-    return tuple(_FIELD.sub(value_of, word) for word in words)
+    return tuple(word.format_map(values) for word in words)
 
 
 def _driver(value: str) -> str:

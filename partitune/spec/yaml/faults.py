@@ -28,12 +28,9 @@ class Fault:
     line: int | None = None  # where the path's own line does not do (a duplicate key, a syntax error)
 
 
-def place(source: str, lines: Mapping[KeyPath, int], path: KeyPath) -> str:
-    """`source:line` of `path` or of its nearest known parent; `source` alone where there are no lines."""
-    for length in range(len(path), -1, -1):
-        if path[:length] in lines:
-            return f"{source}:{lines[path[:length]]}"
-    return source
+def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
+    """The line of `path` or of its nearest known parent; 0 where there are no lines."""
+    return next((lines[path[:length]] for length in range(len(path), -1, -1) if path[:length] in lines), 0)
 
 
 def spell(path: KeyPath) -> str:
@@ -46,8 +43,8 @@ def complaint(source: str, lines: Mapping[KeyPath, int], faults: Iterable[Fault]
     """All faults of a file as one error, in the order of its lines."""
     rows = []
     for fault in faults:
-        where = place(source, lines, fault.path) if fault.line is None else f"{source}:{fault.line}"
-        line = int(where.rpartition(":")[2]) if where != source else 0
+        line = line_of(lines, fault.path) if fault.line is None else fault.line
+        where = f"{source}:{line}" if line else source
         rows.append((line, printable(": ".join(part for part in (where, spell(fault.path), fault.text) if part))))
     rows.sort(key=lambda row: row[0])
     texts = list(dict.fromkeys(text for _, text in rows))
