@@ -10,7 +10,7 @@ from typing import Any
 from partitune.analysis.final import FinalRun
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Candidate, Measurement, Outcome, Result, StageReport
-from partitune.store import Resumed, Store, StudyTerms
+from partitune.store import Store, StudyTerms
 
 SPEC = {"model": "kimi-k3", "parallel": {"pp": 2, "tp": 8}, "knobs": [{"name": "max_num_seqs", "values": [64, 128]}]}
 
@@ -45,7 +45,7 @@ def start(store: Store, name: str = "k3") -> str:
 
 def again(
     store: Store, spec: Mapping[str, Any] = SPEC, name: str = "k3", *, runner: str = "simulator", **how: Any
-) -> Resumed:
+) -> list[str]:
     """Go on with what `start` began."""
     return store.resume(StudyTerms(name, spec, "vllm", "0.33.0", runner, 7), **how)
 

@@ -40,14 +40,13 @@ class Comparison:
     """A trial against the engine's default, objective by objective. No changes: there is nothing to compare with."""
 
     changes: tuple[Change, ...]
-    simulated: bool
     text: str  # one line for a person: every objective, and what the verdicts rest on
 
     @classmethod
-    def of(cls, changes: Sequence[Change], basis: str, zone: float, *, simulated: bool = False) -> Comparison:
+    def of(cls, changes: Sequence[Change], basis: str, zone: float) -> Comparison:
         """Tell `changes`, which rest on `basis`."""
         words = "; ".join(f"{change.objective.metric} {change.verdict}" for change in changes)
-        return cls(tuple(changes), simulated, f"{words} ({basis}; indifference zone {percent(zone, 'g')})")
+        return cls(tuple(changes), f"{words} ({basis}; indifference zone {percent(zone, 'g')})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +73,14 @@ def verdict(relative_gain: float, zone: float = INDIFFERENCE_ZONE) -> str:
 def compare(
     default: Result | None, result: Result, objectives: Sequence[Objective], zone: float = INDIFFERENCE_ZONE
 ) -> Comparison:
-    """Compare a trial with the engine's default. The simulated flag is that of either."""
+    """Compare a trial with the engine's default; the text says where figures of either are simulated."""
     sides = (result.measurement, None if default is None else default.measurement)
     simulated = any(measurement.simulated for measurement in sides if measurement is not None)
     if default is None:
-        return Comparison((), simulated, "the engine default was not tried: there is nothing to compare with")
+        return Comparison((), "the engine default was not tried: there is nothing to compare with")
     if costs_of(default, objectives) is None:
         state = f"{default.outcome}: {default.reason}" if default.reason else "an objective was not measured"
-        return Comparison((), simulated, f"there is nothing to compare with: the engine default is {state}")
+        return Comparison((), f"there is nothing to compare with: the engine default is {state}")
     changes = []
     for objective in objectives:
         before, after = default.metric(objective.metric), result.metric(objective.metric)
@@ -89,7 +88,7 @@ def compare(
             relative = gain(objective, before, after)
             changes.append(Change(objective, before, after, relative, verdict(relative, zone)))
     basis = "simulated, nothing was measured" if simulated else "single runs, not repeated"
-    return Comparison.of(changes, basis, zone, simulated=simulated)
+    return Comparison.of(changes, basis, zone)
 
 
 def choose(

@@ -24,18 +24,9 @@ from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.simulation.chrome_trace import chrome_trace
+from partitune.spec.objectives import HEADLINES
 from partitune.version import __version__
 
-#: Metrics that `explain --json` always names.
-METRICS = (
-    "output_throughput_tok_s",
-    "total_throughput_tok_s",
-    "ttft_p50_ms",
-    "ttft_p99_ms",
-    "tpot_p50_ms",
-    "tpot_p99_ms",
-    "makespan_s",
-)
 #: Batches whose stage balance is shown: name -> batch.
 BALANCES = {
     "prefill_2048": prefill(2048),
@@ -89,7 +80,7 @@ class Explained:
             "outcome": self.result.outcome.value,
             "reason": self.result.reason,
             "regime": self.regime,
-            "metrics": dict.fromkeys(METRICS) if measured is None else dict(measured.metrics),
+            "metrics": dict.fromkeys(HEADLINES) if measured is None else dict(measured.metrics),
             "stages": [self._stage_json(stage) for stage in range(len(self.candidate.partition))],
             "kv": {"num_blocks": getattr(measured, "kv_blocks", None), "tokens": getattr(measured, "kv_tokens", None)},
             "limiting_stage": self.limiting_stage,

@@ -114,7 +114,7 @@ def judge(final: Final, results: Mapping[FinalRun, Result], objectives: Sequence
         comparison = Comparison.of(changes, f"trial {last} and the default, {len(pairs)} pairs of fresh runs", zone)
     else:
         text = f"{NO_DIFFERENCE} (trial {last} and the default: {len(pairs)} of {final.pairs} pairs could be measured)"
-        comparison = Comparison((), False, text)
+        comparison = Comparison((), text)
     verdicts = [result for run, result in results.items() if run.phase == "verdict" and run.trial == last]
     missed = len([result for result in verdicts if result.outcome is Outcome.INFEASIBLE])
     chosen, why = (None, "") if due else _choice(final, last, changes, missed)

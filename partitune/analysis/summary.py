@@ -27,7 +27,7 @@ from partitune.analysis.fidelity import Fidelity, fidelity
 from partitune.analysis.final import NO_FINAL, Final, FinalRun, Rules, line_up, measured_value
 from partitune.analysis.judgement import Judgement, judge
 from partitune.analysis.limits import Distance, PartDistances
-from partitune.analysis.pareto import front, hypervolume, knee, reference_point
+from partitune.analysis.pareto import front, hypervolume, knee
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
 from partitune.errors import SpecError
@@ -102,9 +102,7 @@ class Summary:
 
     def volume(self) -> float | None:
         """Hypervolume of the front over its reference point; None without a front."""
-        results = [trial.result for trial in self.trials]
-        reference = reference_point(results, self.objectives)
-        return None if reference is None else hypervolume(results, self.objectives, reference)
+        return hypervolume([trial.result for trial in self.trials], self.objectives) if self.pareto else None
 
     def trial(self, number: int) -> Trial:
         """One trial by number. Raises SpecError."""
@@ -216,11 +214,8 @@ def summarise(
         trials[index] = with_stages(trials[index])
     best = None if choice is None else trials[choice.index]
     base = None if default is None else trials[default]
-    if final is not None and final.comparison is not None:
-        comparison: Comparison | None = final.comparison
-    elif best is None or best is base:
-        comparison = None
-    else:
+    comparison = None if final is None else final.comparison
+    if comparison is None and best is not None and best is not base:
         comparison = compare(None if base is None else base.result, best.result, objectives, rules.zone)
     why = "no trial can be deployed: every one failed or missed a limit" if choice is None else choice.why
     return Summary(

@@ -14,22 +14,13 @@ from partitune.analysis.comparison import gain
 from partitune.analysis.figures import figure, flags_text, gib, percent
 from partitune.candidate import Objective, Result, StageReport
 from partitune.report.output import Output, table
-from partitune.spec.objectives import METRICS, NEEDS, by_load
+from partitune.spec.objectives import HEADLINES, METRICS, NEEDS, by_load
 
 if TYPE_CHECKING:  # a value to draw: what works it out is not imported
     from partitune.analysis.explanation import Explained
 
 #: Metrics of the comparison with the default, in reading order.
-COMPARED = (
-    "output_throughput_tok_s",
-    "total_throughput_tok_s",
-    "ttft_p50_ms",
-    "ttft_p99_ms",
-    "tpot_p50_ms",
-    "tpot_p99_ms",
-    "makespan_s",
-    "kv_tokens",
-)
+COMPARED = (*HEADLINES, "kv_tokens")
 #: Columns of a stage that ran: what it takes of the time, and of the memory.
 TIMES = ("compute s", "transfer s", "wait s", "busy %")
 SIZES = ("weights GiB", "free GiB", "KV blocks", "stranded GiB")

@@ -45,7 +45,7 @@ from partitune.spec.catalog import NAME, SUFFIXES
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from partitune.store import SpecChanged, Store, StudyState, StudyTerms, check_study_name
-from partitune.store.trial_log import TrialLog
+from partitune.store.trial_log import log_trial
 
 #: Keys of a search space that say how long to look, not what a trial means.
 MAY_DIFFER = ("budget", "description", "indifference_zone")
@@ -140,7 +140,6 @@ class _Study:
     def __init__(self, order: StudyOrder, store: Store, watcher: Watcher) -> None:
         self.order, self.store, self.watcher, self.name = order, store, watcher, order.study
         self.objectives = objectives_of(order.spec)
-        self.log = TrialLog(order.database, order.study)
         self._gpus = order.spec.trial_gpus if order.launches else 0
 
     def enter(self) -> None:
@@ -153,15 +152,15 @@ class _Study:
             return
         try:
             accepted = EXTENDS if order.extend or order.accept_changes else ()
-            resumed = self.store.resume(terms, may_differ=MAY_DIFFER, accepted=accepted, anew=order.accept_changes)
+            changes = self.store.resume(terms, may_differ=MAY_DIFFER, accepted=accepted, anew=order.accept_changes)
         except SpecChanged as error:
             if error.keys <= {*EXTENDS}:
                 raise StoreError(f"{error}; or extend this one: --extend") from error
             trials = sum(self.store.counts(self.name).values())
             raise StoreError(f"{error}; or go on and set its {trials} trials aside: --accept-changes") from error
-        if resumed.changes:
+        if changes:
             self.watcher.said(f"{self.name} goes on under a changed spec:")
-            for change in resumed.changes:
+            for change in changes:
                 self.watcher.said(f"  {change}")
         if aside := self.store.set_aside(self.name):
             self.watcher.said(f"{len(aside)} trials measured under another spec are kept and set aside")
@@ -197,7 +196,7 @@ class _Study:
     def _record(self, submission: Submission, result: Result) -> int:
         trial = Trial(self.name, next(self._numbers), submission.label, datetime.now(UTC), result)
         self.store.record(trial)
-        self.log.write(trial)
+        log_trial(self.order.database, trial)
         return trial.number
 
     def _proposer(self, space: Space) -> Proposer:
@@ -278,7 +277,7 @@ class _Study:
     def _record_run(self, run: FinalRun, result: Result) -> int:
         repeat = Repeat(self.name, run.phase, run.repeat, run.trial, datetime.now(UTC), result)
         self.store.record(repeat)
-        self.log.write(repeat)
+        log_trial(self.order.database, repeat)
         metric = self.objectives[0].metric
         value = result.metric(metric)
         text = result.reason if value is None else f"{metric} {figure(value, metric)}"

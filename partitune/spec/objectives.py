@@ -39,6 +39,8 @@ METRICS: Mapping[str, Direction] = {
     COST: "minimize",
     ENERGY: "minimize",
 }
+#: Metrics that a candidate is told by, and compared with another.
+HEADLINES = (*_RATES[:2], "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "makespan_s")
 #: Metrics that whoever sends the requests measures; the others are the engine's, or follow from these.
 CLIENT_METRICS = frozenset((*_RATES, *_LATENCIES, "makespan_s", GOODPUT))
 #: Between the name of a load and that of a metric, where the figures of one load stand beside those of the mix.

@@ -2,11 +2,10 @@
 
 from partitune.store.migrations import OlderSchema
 from partitune.store.records import StudyRecord, StudyState, StudyTerms
-from partitune.store.store import Resumed, SpecChanged, Store, check_study_name
+from partitune.store.store import SpecChanged, Store, check_study_name
 
 __all__ = [
     "OlderSchema",
-    "Resumed",
     "SpecChanged",
     "Store",
     "StudyRecord",

@@ -33,7 +33,7 @@ def find_rubbish(store: Store, database: str, older_than_days: float, studies: C
     """
     doomed = tuple(store.study(name).name for name in dict.fromkeys(studies))
     kept = {log_file(database, study.name) for study in store.studies() if study.name not in doomed}
-    folder, logs, size = log_folder(database), [], 0
+    folder, logs = log_folder(database), []
     files = [] if folder is None or folder.is_symlink() or not folder.is_dir() else sorted(folder.iterdir())
     for file in files:
         if file.is_symlink() or not file.is_file() or not file.name.endswith((".jsonl", ".jsonl.1")):
@@ -43,10 +43,7 @@ def find_rubbish(store: Store, database: str, older_than_days: float, studies: C
             logs.append((file, "of no study"))
         elif days > older_than_days:
             logs.append((file, f"{days:.0f} days old"))
-        else:
-            continue
-        size += file.stat().st_size
-    return Rubbish(tuple(logs), doomed, size)
+    return Rubbish(tuple(logs), doomed, sum(file.stat().st_size for file, _ in logs))
 
 
 def throw_away(store: Store, rubbish: Rubbish) -> None:

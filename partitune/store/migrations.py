@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import (
     Boolean,
@@ -60,7 +59,7 @@ def m003_screened_and_repeats(connection: Connection) -> None:
     tables = MetaData()
     Table("partitune_studies", tables, Column("id", Integer, primary_key=True))
 
-    def created(name: str, key: tuple[str, ...], *own: Column[Any]) -> None:
+    def create(name: str, key: tuple[str, ...], **own: type[Integer | Text]) -> None:
         texts = ("partition", "knobs", "digest", "outcome", "reason", "constraints")
         Table(
             name,
@@ -68,7 +67,7 @@ def m003_screened_and_repeats(connection: Connection) -> None:
             Column("id", Integer, primary_key=True),
             Column("study_id", ForeignKey("partitune_studies.id"), nullable=False),
             Column("revision", Integer, nullable=False),
-            *own,
+            *(Column(column, kind, nullable=False) for column, kind in own.items()),
             *(Column(column, Text, nullable=False) for column in texts),
             Column("simulated", Boolean),
             *(Column(column, Text) for column in ("metrics", "measurement")),
@@ -76,10 +75,9 @@ def m003_screened_and_repeats(connection: Connection) -> None:
             UniqueConstraint("study_id", "revision", *key),
         ).create(connection)
 
-    created("partitune_screened", ("digest",), Column("origin", Text, nullable=False))
-    run = (Column("trial", Integer, nullable=False), Column("phase", Text, nullable=False))
-    which = (*run, Column("repeat", Integer, nullable=False), Column("finished_at", Text, nullable=False))
-    created("partitune_repeats", ("trial", "phase", "repeat"), *which)
+    key = ("trial", "phase", "repeat")
+    create("partitune_screened", ("digest",), origin=Text)
+    create("partitune_repeats", key, trial=Integer, phase=Text, repeat=Integer, finished_at=Text)
 
 
 #: Oldest first. Never reordered, never renamed.
@@ -88,39 +86,37 @@ MIGRATIONS: list[Callable[[Connection], None]] = [m001_initial, m002_revisions, 
 
 def migrate(connection: Connection, database: str) -> None:
     """Bring `database` to the current schema in the transaction of `connection`. Raises StoreError if it is newer."""
-    applied = _applied(connection, database)
-    missing = [step for step in MIGRATIONS if step.__name__ not in applied]
-    if not applied:
+    missing = _missing(connection, database)
+    if missing == MIGRATIONS:
         Base.metadata.create_all(connection)
-    else:
-        for step in missing:
-            step(connection)
     for step in missing:
+        if missing != MIGRATIONS:
+            step(connection)
         now = datetime.now(UTC).isoformat()
         connection.execute(insert(MigrationRow).values(name=step.__name__, applied_at=now))
 
 
 def check(connection: Connection, database: str) -> None:
     """Raise StoreError unless `database` has the current schema: a reader may not change it."""
-    applied = _applied(connection, database)
-    if not applied:
+    missing = _missing(connection, database)
+    if missing == MIGRATIONS:
         raise StoreError(
             f"{database}: not a partitune database: it has no partitune tables. Give the results.db of a search"
         )
-    if missing := [step.__name__ for step in MIGRATIONS if step.__name__ not in applied]:
+    if missing:
         raise OlderSchema(
-            f"{database}: written by an older partitune; it lacks {', '.join(missing)}. "
+            f"{database}: written by an older partitune; it lacks {', '.join(step.__name__ for step in missing)}. "
             "`partitune gc` or the next search into it brings it up to date; to leave it as it is, do that with a copy"
         )
 
 
-def _applied(connection: Connection, database: str) -> set[str]:
-    if not inspect(connection).has_table(MigrationRow.__tablename__):
-        return set()
-    applied = set(connection.scalars(select(MigrationRow.name)))
+def _missing(connection: Connection, database: str) -> list[Callable[[Connection], None]]:
+    """The steps that a database has not been through: all of them where it is none of ours yet."""
+    ours = inspect(connection).has_table(MigrationRow.__tablename__)
+    applied = set(connection.scalars(select(MigrationRow.name)) if ours else ())
     if unknown := sorted(applied - {step.__name__ for step in MIGRATIONS}):
         raise StoreError(
             f"{database}: written by a newer partitune (schema step {unknown[-1]}), this is {__version__}. "
             "Upgrade partitune, or use another --db"
         )
-    return applied
+    return [step for step in MIGRATIONS if step.__name__ not in applied]

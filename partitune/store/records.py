@@ -79,9 +79,10 @@ Cells = dict[str, Any]
 
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
-_MEASURED = get_type_hints(Measurement)
 #: The fields of a Measurement that share one JSON cell; the others have a column or a table of their own.
-_REST = {name: kind for name, kind in _MEASURED.items() if name not in ("metrics", "stages", "simulated")}
+_REST = {
+    name: kind for name, kind in get_type_hints(Measurement).items() if name not in ("metrics", "stages", "simulated")
+}
 _Rest = create_model(  # type: ignore[call-overload]  # its fields are not written here
     "_Rest", __config__=_STRICT, **{name: (kind, {} if name == "constraints" else ...) for name, kind in _REST.items()}
 )

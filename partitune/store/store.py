@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -61,14 +61,6 @@ _NEW_STAGE = insert(STAGES.table)
 _SHOWN = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """A study that goes on."""
-
-    study: StudyRecord
-    changes: tuple[str, ...]  # of its spec, one `key: old -> new` each; without those that `may_differ`
-
-
 class SpecChanged(StoreError):
     """A study was to go on under another spec. `keys` are the top-level keys that changed."""
 
@@ -82,7 +74,7 @@ class Store(Database):
 
     # Studies
 
-    def create_study(self, terms: StudyTerms) -> StudyRecord:
+    def create_study(self, terms: StudyTerms) -> None:
         """Start a study under a new name. Raises StoreError."""
         check_study_name(terms.name)
         self._check_spec(terms)
@@ -94,7 +86,6 @@ class Store(Database):
                     f"{self.label}: the study {terms.name} exists. Resume it, or choose another name, such as {free}"
                 )
             session.add(StudyRow(**study_columns(terms), created_at=now, partitune_version=__version__, revision=0))
-            return self._study(self._row(session, terms.name))
 
     def resume(
         self,
@@ -103,7 +94,7 @@ class Store(Database):
         may_differ: Collection[str] = (),
         accepted: Collection[str] = (),
         anew: bool = False,
-    ) -> Resumed:
+    ) -> list[str]:
         """Go on with an existing study; its new terms are stored.
 
         Args:
@@ -112,6 +103,9 @@ class Store(Database):
             accepted: further such ones, whose changes somebody asked for.
             anew: any other change, and another runner, is not refused, but begins a new revision of the spec, and
                 trials of the earlier ones are set aside. A study without trials has nothing to refuse for.
+
+        Returns:
+            The changes of its spec and runner, one `key: old -> new` each; without those of `may_differ`.
 
         Raises:
             SpecChanged: a change nobody asked for. StoreError: no such study, or the database.
@@ -130,8 +124,7 @@ class Store(Database):
                 self._turn_to_revision(session, row, terms, (*may_differ, *accepted))
             for column, cell in study_columns(terms).items():
                 setattr(row, column, cell)
-            session.flush()
-            return Resumed(self._study(row), tuple(changed))
+        return changed
 
     def _turn_to_revision(self, session: Session, row: StudyRow, terms: StudyTerms, ignoring: Collection[str]) -> None:
         """Keep the spec of the trials so far. Those of an earlier revision that meant the same are back."""

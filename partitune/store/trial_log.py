@@ -35,31 +35,26 @@ def log_file(database: str | Path, study: str) -> Path | None:
     return None if folder is None else folder / f"{quote(study, safe=' ')[:200]}.jsonl"
 
 
-class TrialLog:
-    """Appends to the log of one study."""
-
-    def __init__(self, database: str | Path, study: str) -> None:
-        self._file = log_file(database, study)
-
-    def write(self, ended: Trial | Repeat) -> None:
-        """One line about a finished trial, or a run of a final."""
-        if self._file is None:
-            return
-        result = ended.result
-        line = {
-            "time": datetime.now(UTC).isoformat(),
-            "trial": ended.number if isinstance(ended, Trial) else ended.trial,
-            "origin": ended.origin,
-            "partition": result.candidate.partition_text,
-            "knobs": result.candidate.settings,
-            "outcome": result.outcome.value,
-            "reason": result.reason,
-            "duration_s": result.duration_s,
-            **({"detail": result.detail[-LONGEST_DETAIL:]} if result.detail else {}),
-        }
-        with suppress(OSError):  # a full disk is the database's to report
-            self._file.parent.mkdir(exist_ok=True)
-            if self._file.exists() and self._file.stat().st_size > LARGEST_FILE:
-                self._file.replace(self._file.with_name(self._file.name + ".1"))
-            with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+def log_trial(database: str | Path, ended: Trial | Repeat) -> None:
+    """Append one line about a finished trial, or a run of a final, to the log of its study."""
+    file = log_file(database, ended.study)
+    if file is None:
+        return
+    result = ended.result
+    line = {
+        "time": datetime.now(UTC).isoformat(),
+        "trial": ended.number if isinstance(ended, Trial) else ended.trial,
+        "origin": ended.origin,
+        "partition": result.candidate.partition_text,
+        "knobs": result.candidate.settings,
+        "outcome": result.outcome.value,
+        "reason": result.reason,
+        "duration_s": result.duration_s,
+        **({"detail": result.detail[-LONGEST_DETAIL:]} if result.detail else {}),
+    }
+    with suppress(OSError):  # a full disk is the database's to report
+        file.parent.mkdir(exist_ok=True)
+        if file.exists() and file.stat().st_size > LARGEST_FILE:
+            file.replace(file.with_name(file.name + ".1"))
+        with file.open("a", encoding="utf-8", errors="backslashreplace") as lines:
+            lines.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -50,7 +50,6 @@ def test_a_comparison_says_every_objective_and_that_it_is_simulated() -> None:
         (100, 120, "worse"),
     ]
     assert [change.gain for change in found.changes] == [pytest.approx(0.1), pytest.approx(-0.2)]
-    assert found.simulated
     assert found.text == (
         "output_throughput_tok_s better by 10.0 %; ttft_p99_ms worse "
         "(simulated, nothing was measured; indifference zone 1 %)"
@@ -64,7 +63,6 @@ def measured(result: Result) -> Result:
 
 def test_single_measured_runs_claim_no_more_than_they_are() -> None:
     found = compare(measured(trial(1000)), measured(trial(1100)), [THROUGHPUT], zone=0.02)
-    assert not found.simulated
     assert found.text == "output_throughput_tok_s better by 10.0 % (single runs, not repeated; indifference zone 2 %)"
 
 

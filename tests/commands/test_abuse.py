@@ -16,7 +16,7 @@ from partitune.errors import SpecError
 from partitune.spec.overrides import parse_settings
 from partitune.spec.search_space import load_search_space
 from partitune.store import Store, StudyTerms
-from partitune.store.trial_log import TrialLog, log_file
+from partitune.store.trial_log import log_file, log_trial
 
 PACKAGE = Path(partitune.__file__).parent
 TINY = (PACKAGE.parent / "search_spaces" / "tiny.yaml").read_text()
@@ -75,7 +75,7 @@ def test_what_only_sounds_like_a_secret_is_a_knob(name: str) -> None:
 def test_a_log_stays_in_its_folder_whatever_its_study_is_called(study: str, tmp_path: Path) -> None:
     database = tmp_path / "results.db"
     result = Result(Candidate((1, 1)), Outcome.FAILED, "broke")
-    TrialLog(database, study).write(Trial(study, 0, "default", datetime.now(UTC), result))
+    log_trial(database, Trial(study, 0, "default", datetime.now(UTC), result))
     file = log_file(database, study)
     assert file is not None
     assert file.resolve().parent == tmp_path / "results.db.logs"

@@ -21,7 +21,7 @@ from partitune.execution.driver import run
 from partitune.execution.processes.ledger import Ledger, state_folder
 from partitune.store import Store, StudyState, trial_log
 from partitune.store.status import look
-from partitune.store.trial_log import TrialLog, log_file
+from partitune.store.trial_log import log_file, log_trial
 from tests.scripted import ScriptedDriver
 from tests.store.test_migrations import first_database
 from tests.store.test_processes import writer
@@ -88,10 +88,9 @@ def test_status_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_trial_has_its_line_and_a_bug_its_traceback(tmp_path: Path) -> None:
-    log = TrialLog(tmp_path / "results.db", "k3")
     for number, act in enumerate(["ok", "oom", "bug"]):
         result = run(ScriptedDriver(), Candidate((4,), {"act": act}))
-        log.write(Trial("k3", number, "sampler:front-0", datetime.now(UTC), result))
+        log_trial(tmp_path / "results.db", Trial("k3", number, "sampler:front-0", datetime.now(UTC), result))
     file = log_file(tmp_path / "results.db", "k3")
     assert file is not None
     lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -103,9 +102,8 @@ def test_every_trial_has_its_line_and_a_bug_its_traceback(tmp_path: Path) -> Non
 
 def test_logs_do_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_log, "LARGEST_FILE", 2000)
-    log = TrialLog(tmp_path / "results.db", "k3")
     for number in range(100):
-        log.write(Trial("k3", number, "sampler", datetime.now(UTC), ok()))
+        log_trial(tmp_path / "results.db", Trial("k3", number, "sampler", datetime.now(UTC), ok()))
     files = sorted((tmp_path / "results.db.logs").iterdir())
     assert [file.name for file in files] == ["k3.jsonl", "k3.jsonl.1"]
     assert all(file.stat().st_size < 2500 for file in files)
