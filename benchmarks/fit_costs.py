@@ -220,7 +220,16 @@ def predict(theta: NDArray[np.float64], scales: tuple[float, float], rows: list[
     return np.array([row.explained_us + 1e6 * curve(row.read_bytes, row.flops) for row in rows])
 
 
-def fit(rows: list[Row], peak: str, target: Gpu, knee: float | None, fixed_us: float | None = None) -> Fit:
+@dataclass(frozen=True, slots=True)
+class Fitted(Fit):
+    """A fit, and how near it comes to what was measured."""
+
+    rows: int = 0
+    median_error: float = 0.0  # median of |fit / measured - 1| over the rows
+    p90_error: float = 0.0
+
+
+def fit(rows: list[Row], peak: str, target: Gpu, knee: float | None, fixed_us: float | None = None) -> Fitted:
     """Robust Levenberg-Marquardt on log times over (fixed us, bandwidth, compute, knee); two of them can be pinned."""
     scales = (1e9, 1e9)
     if peak:
@@ -255,7 +264,7 @@ def fit(rows: list[Row], peak: str, target: Gpu, knee: float | None, fixed_us: f
             damping *= 4
     errors = np.abs(np.exp(np.log(predict(theta, scales, rows)) - observed) - 1)
     fixed, bandwidth, compute, knee = (float(f"{value:.4g}") for value in np.exp(theta))
-    return Fit(
+    return Fitted(
         fixed_us=fixed,
         bandwidth=bandwidth if any(row.read_bytes for row in rows) else 1.0,
         compute=compute if any(row.flops for row in rows) else 1.0,
@@ -267,7 +276,7 @@ def fit(rows: list[Row], peak: str, target: Gpu, knee: float | None, fixed_us: f
     )
 
 
-def fit_all(rows: Rows, fitted: dict[str, dict[str, Fit]]) -> None:
+def fit_all(rows: Rows, fitted: dict[str, dict[str, Fitted]]) -> None:
     """Fit every operation on every system, print one line each, add to `fitted`."""
     for (operation, system), group in sorted(rows.items()):
         family = operation.split("/")[0]
@@ -293,7 +302,7 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args()
     folder = arguments.data
-    fitted: dict[str, dict[str, Fit]] = {}
+    fitted: dict[str, dict[str, Fitted]] = {}
     fit_all(gemm_rows(folder), fitted)
     gemm = {system: found.curve(gpu(GPU_OF[system])) for system, found in fitted["gemm/bf16"].items()}
     for build in (gqa_rows, mla_rows, state_rows):

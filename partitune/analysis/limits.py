@@ -29,7 +29,6 @@ import numpy as np
 from partitune.analysis.figures import percent
 from partitune.candidate import Candidate
 from partitune.costs.cost_model import Floats
-from partitune.costs.fitted import at_data_sheet
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.scheduling import Flow
 from partitune.errors import InfeasibleSpace, RunError
@@ -189,7 +188,7 @@ def _better_partitions(
 
 def _at_data_sheet(problem: Problem) -> Problem:
     """The same problem on GPUs whose kernels reach the peaks they were sold with."""
-    placement = replace(problem.placement, gpus=tuple(at_data_sheet(gpu) for gpu in problem.placement.gpus))
+    placement = replace(problem.placement, gpus=tuple(replace(gpu, at_peaks=True) for gpu in problem.placement.gpus))
     kernel = problem.engine.expert_kernel(problem.architecture, problem.placement.gpus[0])
     return replace(problem, costs=RooflineCosts(problem.architecture, placement, expert_kernel=kernel))
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
+from pydantic import TypeAdapter
+
 from partitune.hardware.gpus import GPUS, Gpu
 
 #: GPU -> measured systems, nearest first, before those of its generation. The first is the GPU itself.
@@ -76,9 +78,6 @@ class Fit:
     bandwidth: float  # fraction of the memory bandwidth; GB/s when absolute
     compute: float  # fraction of the peak; units of 1e9 a second when absolute
     knee: float
-    rows: int
-    median_error: float  # median of |fit / measured - 1| over the rows
-    p90_error: float
     peak: str = "bf16"  # which peak `compute` is a fraction of; "" when absolute
 
     def curve(self, gpu: Gpu) -> Curve:
@@ -104,19 +103,11 @@ class Origin:
     measured: bool  # on this very GPU
 
 
-def at_data_sheet(gpu: Gpu) -> Gpu:
-    """The same GPU with kernels that reach its data sheet: what a roofline is drawn with."""
-    return replace(gpu, at_peaks=True)
-
-
 @cache
 def fits() -> dict[str, dict[str, Fit]]:
-    """All constants: operation -> measured system -> Fit."""
+    """All constants: operation -> measured system -> Fit. The file says of each how near it comes as well."""
     text = resources.files("partitune.costs").joinpath("fitted_constants.json").read_text("utf-8")
-    return {
-        operation: {system: Fit(**constants) for system, constants in systems.items()}
-        for operation, systems in json.loads(text)["operations"].items()
-    }
+    return TypeAdapter(dict[str, dict[str, Fit]]).validate_python(json.loads(text)["operations"])
 
 
 def curve(operation: str, gpu: Gpu) -> tuple[Curve, Origin]:

@@ -97,11 +97,6 @@ class StageMemory:
         return self.layer_weight_bytes + self.edge_weight_bytes
 
     @property
-    def non_kv_bytes(self) -> float:
-        """Everything the engine subtracts from its budget."""
-        return self.weight_bytes + self.runtime_bytes + (0.0 if self.settings.static_share else self.batch_bytes)
-
-    @property
     def batch_bytes(self) -> float:
         """What working on batches takes, in-flight tensors apart."""
         peak = max(self.activation_bytes, self.logits_bytes, self.vision_bytes)
@@ -109,8 +104,9 @@ class StageMemory:
 
     @property
     def kv_bytes(self) -> float:
-        """What is left for KV; negative where the stage does not fit."""
-        return self.budget_bytes - self.non_kv_bytes
+        """What is left of the budget for KV; negative where the stage does not fit."""
+        in_budget = 0.0 if self.settings.static_share else self.batch_bytes
+        return self.budget_bytes - (self.weight_bytes + self.runtime_bytes + in_budget)
 
     @property
     def load_peak_bytes(self) -> float:

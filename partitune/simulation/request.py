@@ -1,11 +1,16 @@
-"""One request as the client has it.
+"""Requests as the client has them, and the client: when each is sent.
 
 Decision: prompts are lengths, not tokens: the only content that matters is how many tokens at the front a request
-shares with others, so it names them.
+shares with others, so it names them. A closed loop is the same client with a limited number of slots, as in `vllm bench
+serve --max-concurrency` (a semaphore): a request waits for its arrival and for a slot, and its latency counts from when
+it is sent.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,3 +33,31 @@ class Request:
     stops_early: bool = False  # ends on a stop token: the engine does not know beforehand that it makes so many
     priority: int = 0  # less is served earlier, with SchedulingPolicy.PRIORITY
     prefix: SharedPrefix | None = None  # None: no other prompt begins like this one
+
+
+class Client:
+    """Sends requests in order of arrival, at most `concurrency` outstanding."""
+
+    def __init__(self, requests: Sequence[Request], concurrency: int | None) -> None:
+        self._unsent = deque(sorted(requests, key=lambda request: request.arrival_s))
+        self._slots = deque([0.0] * min(len(requests), concurrency or len(requests)))  # since when each is free
+        self.next_s = math.inf  # when the next request can be sent; inf: none, or no slot free
+        self._look()
+
+    def _look(self) -> None:
+        free = self._unsent and self._slots
+        self.next_s = max(self._unsent[0].arrival_s, self._slots[0]) if free else math.inf
+
+    def send(self) -> tuple[Request, float]:
+        """The next request and the time it was sent."""
+        sent_s = self.next_s
+        self._slots.popleft()
+        request = self._unsent.popleft()
+        self._look()
+        return request, sent_s
+
+    def done(self, count: int, now: float) -> None:
+        """`count` requests got their last token at `now`."""
+        self._slots.extend([now] * count)
+        if self.next_s == math.inf:
+            self._look()

@@ -31,10 +31,7 @@ _FORMAT = 1  # of the kept answers; raise it when the batches asked for change
 @cache
 def installed_release() -> str | None:
     """Release of the package; None when it is not installed."""
-    try:
-        return metadata.version(PACKAGE)
-    except metadata.PackageNotFoundError:
-        return None
+    return next((package.version for package in metadata.distributions(name=PACKAGE)), None)
 
 
 #: An argument of an operation; `GEMMQuantMode.fp8` is that member of the package's enumeration.

@@ -17,9 +17,8 @@ from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.memory import KvPlan
 from partitune.engines.scheduling import Flow
 from partitune.errors import OutOfMemory, Refused
-from partitune.simulation.client import Client
 from partitune.simulation.overheads import Overheads
-from partitune.simulation.request import Request
+from partitune.simulation.request import Client, Request
 from partitune.simulation.run import Run, client_view
 
 
