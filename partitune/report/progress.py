@@ -44,10 +44,6 @@ class TerminalWatcher:
         """One line above the moving one."""
         self._console.print(Text(text))
 
-    def submitted(self, progress: Progress, submission: Submission) -> None:  # noqa: ARG002 - only how many count
-        """Draw the moving line anew, as more run."""
-        self.tick(progress)
-
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
         """A trial that is better than all before gets a line that stays."""
         if not submission.repeat and self._is_news(result, submission):

@@ -15,16 +15,12 @@ from partitune.search.budget import Progress
 class Watcher(Protocol):
     """Hears of everything that happens. An exception that a method raises ends the search, as Ctrl-C does."""
 
-    def submitted(self, progress: Progress, submission: Submission) -> None:
-        """A run was given to the pool."""
-        ...
-
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
         """A run ended and is recorded; `number` is that of its trial."""
         ...
 
     def tick(self, progress: Progress) -> None:
-        """Time passed, or a figure of `progress` changed."""
+        """Time passed, a run was given to the pool, or another figure of `progress` changed."""
         ...
 
     def said(self, text: str) -> None:
@@ -34,9 +30,6 @@ class Watcher(Protocol):
 
 class Unwatched(Watcher):
     """Shows nothing; a watcher that shows little overrides what it shows."""
-
-    def submitted(self, progress: Progress, submission: Submission) -> None:
-        """Say nothing of a run that begins."""
 
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
         """Say nothing of a run that ended."""

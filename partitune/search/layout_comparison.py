@@ -98,7 +98,7 @@ def compare_layouts(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Com
     best_flat = next((layout for layout in usable if layout.layout.pp == 1), None)
     simulated = [layout for index, layout in enumerate(usable) if index < MOST_SIMULATED or layout is best_flat]
     driver = SimulatorDriver(problem)
-    rows = [SimulatedLayout(one.layout, one.idle_gpus, run(driver, one.candidate(start))) for one in simulated]
+    rows = [SimulatedLayout(entry.layout, entry.idle_gpus, run(driver, entry.candidate(start))) for entry in simulated]
     rows.sort(key=lambda row: -row.tok_s)
     running = tuple(row for row in rows if row.result.measurement is not None)
     return Compared(
@@ -139,13 +139,13 @@ def _versus(piped: SimulatedLayout, flat: SimulatedLayout) -> str:
     times = ""
     if piped.token_ms is not None and flat.token_ms is not None:
         times = f" (time per token {piped.token_ms:.3g} ms with the pipeline, {flat.token_ms:.3g} ms without)"
-    with_one, without = piped.layout.name, flat.layout.name
+    with_pipeline, without = piped.layout.name, flat.layout.name
     if gain > _INDIFFERENT:
         more = percent(gain, ".0f")
-        return f"a pipeline pays for throughput: {with_one} gives {more} more tokens/s than {without}{times}"
+        return f"a pipeline pays for throughput: {with_pipeline} gives {more} more tokens/s than {without}{times}"
     if gain < -_INDIFFERENT:
         more = percent(1 / (1 + gain) - 1, ".0f")
-        verdict = f"without one, {without} gives {more} more tokens/s than {with_one}{times}"
+        verdict = f"without one, {without} gives {more} more tokens/s than {with_pipeline}{times}"
         return f"a pipeline is the wrong tool for this load: {verdict}"
-    within = f"{with_one} and {without} are within {percent(_INDIFFERENT, '.0f')}{times}; take the one without"
+    within = f"{with_pipeline} and {without} are within {percent(_INDIFFERENT, '.0f')}{times}; take the one without"
     return f"a pipeline makes no difference to throughput: {within}"

@@ -53,7 +53,7 @@ def search(proposer: Proposer, pool: Pool, record: Record, budget: Budget, progr
             in_flight[asked.key] = asked
             progress.where, progress.running = pool.description, len(in_flight)
             pool.submit(asked)
-            watcher.submitted(progress, asked)
+            watcher.tick(progress)
             asked = None
         if stopped and not in_flight:
             return stopped

@@ -38,7 +38,7 @@ def spec_of(store: Store, study: str) -> SearchSpace:
 
 
 def summary_of(store: Store, study: str) -> Summary:
-    """What that study found."""
+    """What a stored study found, told by its own objectives and rules. Raises StoreError."""
     spec = spec_of(store, study)
     return stored_summary(store, study, objectives_of(spec), rules_of(spec))
 

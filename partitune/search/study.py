@@ -96,19 +96,6 @@ def stored_search(database: str, study: str) -> tuple[SearchSpace, str]:
         return SearchSpace.from_mapping(record.spec, source=f"{store.label}: study {study}"), record.runner
 
 
-def _start(order: StudyOrder) -> tuple[Space, Pool]:
-    """Look up and check everything of `order` that can be wrong, before anything is written."""
-    problem = resolve(order.spec)
-    driver = choose_driver(problem, order.spec, order.runner)
-    space = Space(problem, order.spec)
-    if order.pool == "local" and order.ray_address is not None:
-        raise SpecError("--ray-address: found beside --pool local; allowed: one of the two")
-    check_study_name(order.study)
-    pool = choose_pool(driver, order.runner, order.pool, order.ray_address)
-    reach(order.ray_address)
-    return space, pool
-
-
 @contextmanager
 def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]:
     """Run or resume a study. The context is entered when the result stands, and workers are shut down after it.
@@ -117,11 +104,18 @@ def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]
         SpecError: the search space, with file and line; StoreError: the database, or the study's name; ClusterError:
             Ray at a given address.
     """
-    space, pool = _start(order)
+    problem = resolve(order.spec)  # all that can be wrong is found here, before anything is written
+    driver = choose_driver(problem, order.spec, order.runner)
+    space = Space(problem, order.spec)
+    if order.pool == "local" and order.ray_address is not None:
+        raise SpecError("--ray-address: found beside --pool local; allowed: one of the two")
+    check_study_name(order.study)
+    pool = choose_pool(driver, order.runner, order.pool, order.ray_address)
+    reach(order.ray_address)
     with Store.open(order.database) as store, ExitStack() as unless_finished:
         study = _Study(order, store, watcher)
         study.enter()
-        budget = study.budget(space.problem)
+        budget = study.budget(problem)
         unless_finished.callback(store.finish, order.study, StudyState.INTERRUPTED)
         with pool:
             for line in pool.prepare():

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from partitune.candidate import Submission
 from partitune.cli import main
 from partitune.report.output import stdout
 from partitune.report.study import print_summary
@@ -71,9 +70,6 @@ class Heard(Unwatched):
         self.lines: list[str] = []
         self.phases: list[str] = []
         self._stop = stop
-
-    def submitted(self, progress: Progress, submission: Submission) -> None:
-        self.phases.append(progress.phase)
 
     def tick(self, progress: Progress) -> None:
         self.phases.append(progress.phase)
