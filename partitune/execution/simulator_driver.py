@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitune.candidate import Candidate, Measurement, StageReport
-from partitune.costs.memory import StageMemory
 from partitune.engines.memory import KvPlan
 from partitune.engines.rules import refused
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
@@ -78,7 +77,9 @@ def _start(resolved: ResolvedCandidate) -> KvPlan:
     """What the engine does before it takes requests. Raises Refused or OutOfMemory, graded."""
     if broken := resolved.violations:
         raise refused(broken)
-    _check_weights(resolved.memory)
+    if short := [memory for memory in resolved.memory if not memory.fits]:
+        missing_bytes = max(max(memory.load_missing_bytes, memory.serve_missing_bytes) for memory in short)
+        raise OutOfMemory("; ".join(memory.verdict for memory in short), excess=missing_bytes / _GIB)
     try:
         return resolved.kv_plan
     except InfeasibleSpace as error:
@@ -135,14 +136,6 @@ def _stage_reports(resolved: ResolvedCandidate, runs: Sequence[Run], plan: KvPla
         )
         for stage, layers in enumerate(resolved.partition)
     )
-
-
-def _check_weights(memories: Sequence[StageMemory]) -> None:
-    short = [memory for memory in memories if not memory.fits]
-    if not short:
-        return
-    missing = [max(memory.load_missing_bytes, memory.serve_missing_bytes) / _GIB for memory in short]
-    raise OutOfMemory("; ".join(memory.verdict for memory in short), excess=max(missing))
 
 
 def limit_of(runs: Sequence[Run], stages: Sequence[StageReport], plan: KvPlan) -> tuple[int, str]:

@@ -51,8 +51,7 @@ class RayPool(Pool):
         self._patience_s = patience_s
         self._capacity = 0
         self._had_room = 0.0  # when the cluster last could hold a candidate
-        self._workers: RayWorkers | None = None  # None while there is no cluster
-        self._idle: list[Any] = []
+        self._workers: RayWorkers  # of the cluster as it was last connected
         self._refs: dict[Any, tuple[Submission, Any]] = {}  # what is awaited, and from which worker
         self._lost: deque[Result] = deque()
         self._waiting: deque[Submission] = deque()
@@ -74,7 +73,6 @@ class RayPool(Pool):
                 self._cluster.stop()
                 raise
         self._workers = RayWorkers(self._driver, self._group)
-        self._idle.clear()
         self._look()
 
     def _look(self) -> None:
@@ -94,17 +92,16 @@ class RayPool(Pool):
         """Check on a worker of every slot, as each stands on machines of its own; they then wait for candidates."""
         import ray
 
-        assert self._workers is not None  # noqa: S101 - started
         workers = [self._workers.new() for _ in range(1 if self._group is None else self._capacity)]
         asked = {worker.prepare.remote(): worker for worker in workers}
         if not ray.wait(list(asked), timeout=self._patience_s)[0]:
-            for worker in workers:
-                self._release(worker)
+            self._workers.close()
             raise ClusterError(
                 f"{self._name}: nothing could start in {self._patience_s / 60:.0f} minutes; others use it"
             )
         ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=LATE_S)
-        self._idle = [asked[reference] for reference in (*late, *ready)]  # the last is taken first
+        for reference in (*late, *ready):  # the last is taken first
+            self._workers.put_back(asked[reference])
         return tuple(dict.fromkeys(line for reference in ready for line in answer(reference, self._name)))
 
     @property
@@ -115,7 +112,7 @@ class RayPool(Pool):
     @property
     def free_slots(self) -> int:
         """Slots not in use; 0 while there is no cluster."""
-        return 0 if self._workers is None else max(0, self._capacity - self.running)
+        return 0 if self._away is not None else max(0, self._capacity - self.running)
 
     @property
     def running(self) -> int:
@@ -124,10 +121,10 @@ class RayPool(Pool):
 
     def submit(self, submission: Submission) -> None:
         """Start it, as soon as there is a cluster."""
-        if self._workers is None:
+        if self._away is not None:
             self._waiting.append(submission)
             return
-        worker = self._idle.pop() if self._idle else self._workers.new()
+        worker = self._workers.take()
         self._refs[worker.run.remote(submission.candidate, submission.repeat)] = (submission, worker)
 
     def next_done(self, timeout_s: float | None) -> Result | None:
@@ -156,24 +153,18 @@ class RayPool(Pool):
             if reason := self._cluster.loss():
                 self._lose(reason)
             else:
-                self._release(worker)
+                self._workers.release(worker)
             return _lost(submission, f"Ray lost the worker: {first_line(error)}")
         if result.outcome is Outcome.LOST:
-            self._release(worker)  # a machine of its group is gone, or may not be used
+            self._workers.release(worker)  # a machine of its group is gone, or may not be used
         else:
-            self._idle.append(worker)
+            self._workers.put_back(worker)
         return result
-
-    def _release(self, worker: Any) -> None:
-        if self._workers is not None:
-            self._workers.release(worker)
 
     def _lose(self, reason: str) -> None:
         """Give up the cluster before Ray gives up this process."""
         self._lost.extend(_lost(submission, f"Ray lost the cluster: {reason}") for submission, _ in self._refs.values())
         self._refs.clear()
-        self._idle.clear()
-        self._workers = None
         self._away = _Away(reason, time.monotonic())
         self._cluster.stop(lost=True)
 
@@ -198,9 +189,8 @@ class RayPool(Pool):
 
     def close(self) -> None:
         """End the workers, and a cluster of its own."""
-        for worker in (*self._idle, *(worker for _, worker in self._refs.values())):
-            self._release(worker)
-        self._idle.clear()
+        if self._away is None:
+            self._workers.close()
         self._refs.clear()
         self._cluster.stop()
 

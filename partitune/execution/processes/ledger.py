@@ -130,7 +130,9 @@ class Ledger:
             self.folder / f"{uuid.uuid4().hex}.jsonl", trial, name, port, dict(gpu_mib), ProcessName.of(os.getpid())
         )
         _append(start.file, {"role": "start", **_STARTS.dump_python(start, include=_AT_START)})
-        _sync(self.folder)
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
         return start
 
     def starts(self) -> list[RecordedStart]:
@@ -180,14 +182,6 @@ def _append(file: Path, line: Mapping[str, object]) -> None:
     with os.fdopen(descriptor, "wb", buffering=0) as record:
         record.write((json.dumps(line) + "\n").encode())
         os.fsync(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _boot() -> str:

@@ -46,7 +46,7 @@ class Worker:
 
 
 class RayWorkers:
-    """Makes them on the connected cluster."""
+    """Those of a study on the connected cluster, and which of them wait for a candidate."""
 
     def __init__(self, driver: Driver, group: RayGroup | None) -> None:
         import ray
@@ -54,28 +54,44 @@ class RayWorkers:
         self._driver = ray.put(driver)
         self._group = group
         self._kind = ray.remote(num_cpus=1 if group is None else 0, max_restarts=0, max_task_retries=0)(Worker)
-        self._reserved: dict[Any, Any] = {}  # worker -> its placement group
+        self._reserved: dict[Any, Any] = {}  # worker -> its placement group, if it has one
+        self._idle: list[Any] = []
 
     def new(self) -> Any:
         """One more; Ray queues it until there is room."""
-        if self._group is None:
-            return self._kind.remote(self._driver)
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        group = ray.util.placement_group(self._group.bundles, strategy="STRICT_SPREAD")
-        first = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-        worker = self._kind.options(scheduling_strategy=first).remote(self._driver)
+        group, kind = None, self._kind
+        if self._group is not None:
+            group = ray.util.placement_group(self._group.bundles, strategy="STRICT_SPREAD")
+            kind = kind.options(
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+            )
+        worker = kind.remote(self._driver)
         self._reserved[worker] = group
         return worker
+
+    def take(self) -> Any:
+        """The one that was last put back, or a new one."""
+        return self._idle.pop() if self._idle else self.new()
+
+    def put_back(self, worker: Any) -> None:
+        """It waits for its next candidate."""
+        self._idle.append(worker)
 
     def release(self, worker: Any) -> None:
         """Give it up, and with its group whatever it started on other machines."""
         import ray
 
         ray.kill(worker)
-        if (group := self._reserved.pop(worker, None)) is not None:
+        if (group := self._reserved.pop(worker)) is not None:
             ray.util.remove_placement_group(group)
+
+    def close(self) -> None:
+        """Give all of them up."""
+        for worker in list(self._reserved):
+            self.release(worker)
 
 
 class NodeAgent(Node):

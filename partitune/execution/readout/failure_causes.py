@@ -98,7 +98,7 @@ class Cause:
         return f"{self.kind} {self.phase.going_on}{on_stage} ({', '.join(where)}): {self.words}"
 
     def error(self) -> RunError:
-        """As what the search records: memory is graded and refusals teach; the rest only says that it broke."""
+        """What the search records: memory is graded and refusals teach; the rest only says that it broke."""
         if self.kind in _MEMORY:
             return OutOfMemory(self.message, excess=self.excess_gib)
         if self.kind in _REFUSED:
