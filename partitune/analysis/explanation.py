@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from partitune.analysis.figures import HEADLINES
 from partitune.analysis.layout_notes import layout_notes
 from partitune.analysis.limits import Distance, PartDistances, distances
 from partitune.candidate import Candidate, FlagValue, Result, StageReport

@@ -9,17 +9,6 @@ from collections.abc import Mapping
 
 from partitune.candidate import FlagValue
 
-#: Metrics that an explained candidate is told by, in reading order.
-HEADLINES = (
-    "output_throughput_tok_s",
-    "total_throughput_tok_s",
-    "ttft_p50_ms",
-    "ttft_p99_ms",
-    "tpot_p50_ms",
-    "tpot_p99_ms",
-    "makespan_s",
-)
-
 
 def figure(value: float | None, name: str = "") -> str:
     """A figure as a person reads it: whole numbers of blocks and tokens, three digits otherwise; `-` for none."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from partitune.analysis.comparison import gain
-from partitune.analysis.figures import HEADLINES, figure, flags_text, gib, percent
+from partitune.analysis.figures import figure, flags_text, gib, percent
 from partitune.candidate import Objective, Result, StageReport
 from partitune.report.output import Output, table
 from partitune.spec.objectives import HEADLINES, METRICS, NEEDS, by_load
