@@ -32,7 +32,7 @@ class Deployment:
 
     @property
     def stages(self) -> int:
-        """Pipeline stages."""
+        """How many pipeline stages the layout has."""
         return self.layout.pp
 
     @property

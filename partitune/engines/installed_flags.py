@@ -63,22 +63,20 @@ class InstalledFlags:
                 yield f"{written} takes {', '.join(choices)}; found {value or 'nothing'}{did_you_mean(value, choices)}"
 
 
-def read_help(text: str | bytes, source: str) -> InstalledFlags:
+def read_help(text: str, source: str) -> InstalledFlags:
     """Flags of a help text as argparse prints it; `source` is the command that printed it.
 
     Raises:
         SpecError: no such text, such as the traceback of an engine that does not start.
     """
-    if isinstance(text, bytes):
-        text = text.decode(errors="replace")
     options: dict[str, tuple[str, ...]] = {}
     for line in text[:_LARGEST_HELP].splitlines():
         header = _HEADER.match(line)
         if header is None:
             continue
-        for found in _OPTION.finditer(re.split(r"\s{2,}", header["options"], maxsplit=1)[0]):
-            choices = tuple(choice.strip() for choice in (found["choices"] or "").split(",") if choice.strip())
-            options[found["name"]] = choices or options.get(found["name"], ())
+        for option in _OPTION.finditer(re.split(r"\s{2,}", header["options"], maxsplit=1)[0]):
+            choices = tuple(choice.strip() for choice in (option["choices"] or "").split(",") if choice.strip())
+            options[option["name"]] = choices or options.get(option["name"], ())
     if len(options) < _FEWEST_FLAGS:
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing")
         raise SpecError(

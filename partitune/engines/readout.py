@@ -27,7 +27,7 @@ class Phase(IntEnum):
 
     @property
     def going_on(self) -> str:
-        """As part of a sentence: `while loading weights`."""
+        """What happens meanwhile, as part of a sentence: `while loading weights`."""
         return _GOING_ON[self]
 
 

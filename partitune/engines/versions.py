@@ -51,7 +51,7 @@ def parse_version(text: str, source: str = "engine.version") -> Version:
     Raises:
         SpecError: not a version.
     """
-    found = _VERSION.match(text)
-    if not found:
+    release = _VERSION.match(text)
+    if not release:
         raise SpecError(f"{source}: {text!r} is not a version; write it like 0.33.0 or 0.26.1rc1")
-    return Version(int(found["major"]), int(found["minor"]), int(found["patch"] or 0))
+    return Version(*(int(number or 0) for number in release.group("major", "minor", "patch")))

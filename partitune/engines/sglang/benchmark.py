@@ -25,13 +25,15 @@ class SglangBench(LoadGenerator):
     counts_good_requests = True
 
     def words(self, load: SingleLoad, target: Target, run: LoadRun) -> Iterator[str]:
-        """Flags only."""
+        """Its flags; there is no sub-command.
+
+        Lengths are drawn from [ratio x longest, longest] there, and lie around the mean in a search space.
+        """
         assert isinstance(load, RandomWorkload)  # noqa: S101 - it replays no trace
         yield from ("--backend", "sglang" if target.engine == self.name else "vllm", "--base-url", target.url)
         yield from ("--model", target.model, "--served-model-name", target.served_name)
         if tokenizer := target.flags.get("tokenizer_path") or target.flags.get("tokenizer"):
             yield from ("--tokenizer", str(tokenizer))
-        # Lengths are drawn from [ratio x longest, longest] here, around the mean in a search space.
         ratio = (1 - load.range_ratio) / (1 + load.range_ratio)
         longest = [math.ceil(mean * (1 + load.range_ratio)) for mean in (load.prompt_tokens, load.output_tokens)]
         yield from ("--dataset-name", "random-ids", "--random-input-len", str(longest[0]))

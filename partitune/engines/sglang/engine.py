@@ -62,7 +62,7 @@ _WRITTEN = {
 
 
 class Sglang(Engine):
-    """The engine SGLang."""
+    """SGLang behind the protocols of an engine: each question goes to the module that knows."""
 
     name = "sglang"
     versions_read = VersionRange("SGLang", oldest=Version(0, 5, 16), newest=Version(0, 5, 23))
@@ -133,7 +133,7 @@ class Sglang(Engine):
         record_timeline: bool = False,
         overheads: Overheads | None = None,
     ) -> Run:
-        """Slot after slot."""
+        """Run one scheduler's load in virtual time, slot after slot. Raises as the protocol says."""
         if record_timeline:
             raise SpecError("--trace: only vLLM's pipeline can be drawn, not SGLang's; leave --trace out")
         try:

@@ -1,7 +1,7 @@
 """The scheduling, memory and parallel flags of SGLang 0.5.23, with default and range.
 
 Decision: SGLang has more than five hundred flags and most concern neither scheduling nor memory. Those that do are
-listed; any other name passes unless it looks like a misspelling of one of these.
+listed, alike ones by name; any other name passes unless it looks like a misspelling of one of these.
 
 Source: SGLang 0.5.23 `srt/arg_groups/fields/parallel.py`, `srt/arg_groups/fields/schedule.py`.
 """
@@ -33,55 +33,43 @@ NAMES_OF_VLLM: Mapping[str, str] = {
     "scheduling_policy": "schedule_policy",
 }
 
+#: Numbers that are 1 where nobody says otherwise.
+_ONES = """
+pp_size tp_size dp_size attn_dp_size attn_cp_size dcp_size dwdp_size ep_size nnodes num_continuous_decode_steps
+scheduler_recv_interval
+"""
+#: Numbers that the engine derives or leaves open.
+_LIMITS = """
+pp_max_micro_batch_size cuda_graph_max_bs_decode max_running_requests max_queued_requests max_total_tokens
+prefill_max_requests page_size context_length max_mamba_cache_size
+"""
+_SWITCHED_ON = """
+enable_prefill_cp disable_custom_all_reduce disable_cuda_graph disable_decode_cuda_graph disable_cuda_graph_padding
+enable_dynamic_chunking disable_overlap_schedule enable_mixed_chunk enable_pdmux enable_multi_layer_eagle
+"""
+
 SGLANG_FLAGS: Mapping[str, Flag] = flag_table(
+    (Flag(name, _INTEGER, 1, low=1) for name in _ONES.split()),
+    (Flag(name, _INTEGER, low=1) for name in _LIMITS.split()),
+    (Flag(name, _ON, default=False) for name in _SWITCHED_ON.split()),
     (
-        Flag("pp_size", _INTEGER, 1, low=1),
-        Flag("tp_size", _INTEGER, 1, low=1),
-        Flag("dp_size", _INTEGER, 1, low=1),
-        Flag("attn_dp_size", _INTEGER, 1, low=1),
-        Flag("attn_cp_size", _INTEGER, 1, low=1),
-        Flag("dcp_size", _INTEGER, 1, low=1),
-        Flag("dwdp_size", _INTEGER, 1, low=1),
         Flag("elastic_ep_backend", _TEXT),
-        Flag("ep_size", _INTEGER, 1, low=1),
-        Flag("enable_prefill_cp", _ON, default=False),
         Flag("cp_strategy", _TEXT, choices=("zigzag", "interleave")),
         Flag("moe_a2a_backend", _TEXT, "none", choices=ALL2ALL_BACKENDS),
-        Flag("disable_custom_all_reduce", _ON, default=False),
-        Flag("nnodes", _INTEGER, 1, low=1),
         Flag("node_rank", _INTEGER, 0, low=0),
         Flag("dist_init_addr", _TEXT),
-        Flag("pp_max_micro_batch_size", _INTEGER, low=1),
         Flag("pp_async_batch_depth", _INTEGER, 0, low=0),
-        Flag("disable_cuda_graph", _ON, default=False),
-        Flag("disable_decode_cuda_graph", _ON, default=False),
-        Flag("disable_cuda_graph_padding", _ON, default=False),
-        Flag("cuda_graph_max_bs_decode", _INTEGER, low=1),
         Flag("mem_fraction_static", _NUMBER, low=0, high=1, above_low=True),
-        Flag("max_running_requests", _INTEGER, low=1),
-        Flag("max_queued_requests", _INTEGER, low=1),
-        Flag("max_total_tokens", _INTEGER, low=1),
         Flag("chunked_prefill_size", _INTEGER, low=-1),
         Flag("prefill_decode_interval", _INTEGER, low=0),
         Flag("prefill_decode_interval_min_bs", _INTEGER, 0, low=0),
-        Flag("enable_dynamic_chunking", _ON, default=False),
         Flag("max_prefill_tokens", _INTEGER, 16384, low=1),
-        Flag("prefill_max_requests", _INTEGER, low=1),
         Flag("schedule_policy", _TEXT, "fcfs", choices=_POLICIES),
         Flag("schedule_conservativeness", _NUMBER, 1.0, low=0),
         Flag("retraction_policy", _TEXT, "length", choices=("length", "priority")),
-        Flag("page_size", _INTEGER, low=1),
-        Flag("disable_overlap_schedule", _ON, default=False),
-        Flag("num_continuous_decode_steps", _INTEGER, 1, low=1),
-        Flag("scheduler_recv_interval", _INTEGER, 1, low=1),
-        Flag("enable_mixed_chunk", _ON, default=False),
-        Flag("enable_pdmux", _ON, default=False),
-        Flag("enable_multi_layer_eagle", _ON, default=False),
         Flag("min_free_slots_delay", _INTEGER, low=0),
         Flag("speculative_algorithm", _TEXT),
         Flag("disaggregation_mode", _TEXT, "null", choices=("null", "prefill", "decode")),
-        Flag("context_length", _INTEGER, low=1),
         Flag("kv_cache_dtype", _TEXT, "auto"),
-        Flag("max_mamba_cache_size", _INTEGER, low=1),
-    )
+    ),
 )

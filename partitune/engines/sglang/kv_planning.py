@@ -80,16 +80,14 @@ def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats]:
     """Bytes per token and bytes of state per sequence of every layer on one rank."""
     blocks = [layer.attention for layer in deployment.architecture.layers]
     # Decode context parallelism deals the tokens out: a rank keeps one of `dcp`.
-    tokens = [block.kv_bytes_per_token_rank(deployment.tp) / deployment.layout.dcp for block in blocks]
+    tokens = [round(block.kv_bytes_per_token_rank(deployment.tp) / deployment.layout.dcp) for block in blocks]
     states = [block.state_bytes // deployment.tp if block.kind in STATE_KINDS else 0 for block in blocks]
-    return np.array([round(one) for one in tokens], dtype=np.float64), np.array(states, dtype=np.float64)
+    return np.array(tokens, dtype=np.float64), np.array(states, dtype=np.float64)
 
 
 def _state_slots(deployment: Deployment, free: int, state_bytes: int) -> int:
     """Slots for fixed states, the same on every stage: so many as the fullest stage (`state_bytes` a slot) can have."""
     if state_bytes == 0:
         return 0
-    slots = deployment.flags.get("max_mamba_cache_size")
-    if isinstance(slots, int):
-        return slots
-    return int(free * _STATE_TO_KV / (1 + _STATE_TO_KV)) // state_bytes
+    most = int(free * _STATE_TO_KV / (1 + _STATE_TO_KV)) // state_bytes
+    return whole_number(deployment.flags, "max_mamba_cache_size", most)

@@ -18,7 +18,7 @@ from partitune.engines.sglang.parallel_rules import layout_flags
 
 
 class SglangLaunch(Launch):
-    """`python -m sglang.launch_server`."""
+    """How `python -m sglang.launch_server` is started."""
 
     title = "SGLang"
     partition_env = "SGLANG_PP_LAYER_PARTITION"
@@ -46,7 +46,7 @@ class SglangLaunch(Launch):
     load_generator = SglangBench()
 
     def parallel_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
-        """In SGLang's words."""
+        """The sizes of the layout, as `layout_flags` of `parallel_rules` spells them."""
         return layout_flags(deployment.layout, deployment.architecture)
 
     def node_words(self, start: Start, node: int) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ Source: SGLang 0.5.23 `srt/managers/scheduler_pp_mixin.py` (event_loop_pp).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from partitune.costs.cost_model import Batch, StageCosts
@@ -75,8 +76,8 @@ def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCo
                 f"exceed max_model_len {settings.max_model_len} less the 2 that SGLang keeps"
             )
         # init_req_max_new_tokens would cut the output short: the last token and one page are kept free.
-        need = -(-request.prompt_tokens // page) * page + request.output_tokens + page + 1
-        need = max(need, total + 2)
+        whole = -(-request.prompt_tokens // page) * page
+        need = max(whole + request.output_tokens + page + 1, total + 2)
         if need > settings.num_tokens:
             raise OutOfMemory(
                 f"request {request.id} needs {need} KV tokens, the pool has {settings.num_tokens}",
@@ -106,7 +107,6 @@ class _Engine:
         self.turns: list[tuple[Turn, MicroBatch | None]] = []
         self.known: dict[Batch, tuple[tuple[float, ...], tuple[float, ...]]] = {}
         self.uses: dict[Batch, int] = {}
-        self.decode_steps = self.decode_tokens = self.prompt_tokens = 0
 
     def loop(self) -> None:
         """Slot after slot until every request has its tokens."""
@@ -129,7 +129,7 @@ class _Engine:
                 continue
             if self.scheduler.is_idle:
                 self.scheduler.idle()
-                if self.client.next_s == float("inf"):
+                if self.client.next_s == math.inf:
                     return
                 self.pipeline.wait_until(self.client.next_s)
             stuck += 1
@@ -157,9 +157,9 @@ class _Engine:
         if batch is not None:
             work = self._work(batch)
             if work not in self.known:
-                compute = [float(seconds) for seconds in self.costs.compute_s(work)]
-                compute[-1] += self.overheads.sample_s
-                self.known[work] = (tuple(compute), tuple(float(s) for s in self.costs.transfer_s(work.tokens)))
+                *others, last = map(float, self.costs.compute_s(work))
+                compute = (*others, last + self.overheads.sample_s)
+                self.known[work] = (compute, tuple(map(float, self.costs.transfer_s(work.tokens))))
             self.uses[work] = self.uses.get(work, 0) + 1
             turn.compute, turn.transfer = self.known[work]
             turn.graph = not batch.is_extend
@@ -178,9 +178,6 @@ class _Engine:
         if decodes:
             grain = _CONTEXT_STEP * decodes
             context = (context + grain // 2) // grain * grain
-            self.decode_steps += 1
-            self.decode_tokens += decodes
-        self.prompt_tokens += tokens
         return Batch(tokens, pairs, decodes, context, len(batch.chunks) + decodes)
 
     def result(self, requests: Sequence[Request], *, record_steps: bool) -> Run:
@@ -197,9 +194,9 @@ class _Engine:
             transfer_s=tuple(received + given for received, given in zip([0.0, *handed], [*handed, 0.0], strict=True)),
             batches=len(ran),
             empty_steps=len(self.turns) - len(ran),
-            decode_steps=self.decode_steps,
-            decode_tokens=self.decode_tokens,
-            batch_tokens=self.prompt_tokens + self.decode_tokens,
+            decode_steps=sum(n for work, n in self.uses.items() if work.decode_tokens),
+            decode_tokens=sum(n * work.decode_tokens for work, n in self.uses.items()),
+            batch_tokens=sum(n * work.tokens for work, n in self.uses.items()),
             preemptions=self.scheduler.retractions,
             in_pipeline_s=sum(turn.end[-1] - turn.start_s for turn in ran),
             steps=self._steps() if record_steps else (),

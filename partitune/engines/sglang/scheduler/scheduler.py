@@ -98,7 +98,7 @@ class SglangScheduler:
         slot = self.slots[number]
         unfinished = self._unfinished
         if unfinished is not None and unfinished.end > unfinished.prefix:
-            self._checkpoint(unfinished, unfinished.end)
+            self._checkpoint(unfinished)
         self._join(slot)
         batch = None if self._defers(slot) else self._prefill(slot)
         if batch is None and slot.running:
@@ -123,7 +123,7 @@ class SglangScheduler:
                 finished += 1
                 self._release(live, keep=True)
             elif number < len(prompts):
-                self._checkpoint(live, live.end)
+                self._checkpoint(live)
         return served, finished
 
     def _join(self, slot: _Slot) -> None:
@@ -143,13 +143,12 @@ class SglangScheduler:
             slot.full = False
 
     def _defers(self, slot: _Slot) -> bool:
-        if self._defer == 0:
-            return False
+        """True in a slot that must decode before the next prefill, unless too few would."""
         if len(slot.running) < self.settings.prefill_decode_interval_min_bs:
             self._defer = 0
-            return False
-        self._defer -= 1
-        return True
+        is_due = self._defer == 0
+        self._defer -= not is_due
+        return not is_due
 
     # prompts
     def _prefill(self, slot: _Slot) -> MicroBatch | None:
@@ -279,11 +278,11 @@ class SglangScheduler:
         return kept
 
     # KV
-    def _checkpoint(self, live: Live, end: int) -> None:
+    def _checkpoint(self, live: Live) -> None:
         """What a request has computed goes into the cache, which it keeps locked."""
         if self.pool.keeps:
-            self.pool.insert(live.chain, self.pool.floor(end), live.prompt)
-        live.prefix = end
+            self.pool.insert(live.chain, self.pool.floor(live.end), live.prompt)
+        live.prefix = live.end
 
     def _release(self, live: Live, *, keep: bool) -> None:
         """A request gives its KV back; with `keep` the cache holds on to it until it is evicted."""
