@@ -52,11 +52,9 @@ def stage_bounds(
     """
     pins, highest = pinned or {}, layers if most is None else most
     bounds = tuple((pins[s], pins[s]) if s in pins else (fewest, highest) for s in range(stages))
-    empty = next(((s, low, high) for s, (low, high) in enumerate(bounds) if high < low), None)
-    if empty:
-        raise InfeasibleSpace(
-            f"stage {empty[0]} must have between {empty[1]} and {empty[2]} layers, which is impossible"
-        )
+    for stage, (low, high) in enumerate(bounds):
+        if high < low:
+            raise InfeasibleSpace(f"stage {stage} must have between {low} and {high} layers, which is impossible")
     least, greatest = sum(low for low, _ in bounds), sum(high for _, high in bounds)
     if not least <= layers <= greatest:
         side = f"at least {least}" if layers < least else f"at most {greatest}"
@@ -123,7 +121,8 @@ class Planner:
         key = tuple(sorted(flags.items()))
         if key not in self._fronts:
             try:
-                self._fronts[key] = self._solve(flags)
+                blocks, allowed = self._room(flags)
+                self._fronts[key] = pareto_front(np.where(allowed, self.stage_times(flags), np.inf), blocks)
             except InfeasibleSpace as error:
                 self._fronts[key] = error
         front = self._fronts[key]
@@ -204,10 +203,6 @@ class Planner:
         deployment = problem.start(flags)
         blocks = problem.engine.kv_blocks(deployment, kv_bytes_tensor(problem, deployment))
         return blocks, self._windows & (blocks >= problem.engine.fewest_kv_blocks(deployment))
-
-    def _solve(self, flags: Mapping[str, FlagValue]) -> tuple[Solution, ...]:
-        blocks, allowed = self._room(flags)
-        return pareto_front(np.where(allowed, self.stage_times(flags), np.inf), blocks)
 
 
 def _times(work: Work, factor: float) -> tuple[tuple[Batch, float], ...]:

@@ -14,10 +14,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import groupby, product
 from typing import TypeVar
 
-Kind = TypeVar("Kind", bound=Hashable)
+_Hardware = TypeVar("_Hardware", bound=Hashable)
 
 
-def launchable_orders(kinds: Sequence[Kind], nodes: Sequence[int]) -> Iterator[tuple[Kind, ...]]:
+def launchable_orders(kinds: Sequence[_Hardware], nodes: Sequence[int]) -> Iterator[tuple[_Hardware, ...]]:
     """Every different order of the stages that can be launched, each once.
 
     Args:
@@ -38,7 +38,7 @@ def count_orders(kinds: Sequence[Hashable]) -> int:
     return math.factorial(len(kinds)) // math.prod(math.factorial(count) for count in Counter(kinds).values())
 
 
-def _arrangements(items: Sequence[Kind]) -> Iterator[tuple[Kind, ...]]:
+def _arrangements(items: Sequence[_Hardware]) -> Iterator[tuple[_Hardware, ...]]:
     """Different arrangements of `items`, of which some may be equal."""
     if not items:
         yield ()

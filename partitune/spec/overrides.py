@@ -25,12 +25,12 @@ _SEQUENCES = [16, 32, 64, 128, 256, 512]
 
 
 def parse_settings(texts: Sequence[str]) -> tuple[dict[str, FlagValue], dict[str, FlagValue]]:
-    """Split `--set` values into knobs of the candidate and keys of the search space.
+    """Split `--set` values into flags of the candidate and keys of the search space.
 
     Raises:
         SpecError: not `name=value`, a name twice, or a value that is not one scalar.
     """
-    knobs: dict[str, FlagValue] = {}
+    flags: dict[str, FlagValue] = {}
     keys: dict[str, FlagValue] = {}
     for text in texts:
         name, equals, written = text.partition("=")
@@ -38,10 +38,10 @@ def parse_settings(texts: Sequence[str]) -> tuple[dict[str, FlagValue], dict[str
             raise SpecError(f"--set {text!r}: allowed: name=value, such as max_num_seqs=64 or engine.version=0.30.0")
         if fault := secret_fault(name.rpartition(".")[2]):
             raise SpecError(f"--set {name}: {fault}")
-        if name in knobs or name in keys:
+        if name in flags or name in keys:
             raise SpecError(f"--set {name}: given twice; allowed: once")
-        (keys if "." in name or name in SearchSpace.model_fields else knobs)[name] = _scalar(name, written)
-    return knobs, keys
+        (keys if "." in name or name in SearchSpace.model_fields else flags)[name] = _scalar(name, written)
+    return flags, keys
 
 
 def with_settings(spec: SearchSpace, keys: Mapping[str, FlagValue], source: str = "--set") -> SearchSpace:
