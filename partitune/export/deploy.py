@@ -44,6 +44,12 @@ class Exported:
 def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tuple[str, ...]) -> Exported:
     """Write `candidate` to `env_file` and a YAML of the same name, and check both.
 
+    Args:
+        problem: what is served; a candidate may name a layout of its own.
+        candidate: partition, layout and flags.
+        env_file: where the environment goes; the YAML is put beside it.
+        remarks: what was found about the trial; written down as comments.
+
     Raises:
         SpecError: a value that cannot be exported, a file that is not ours, or a check that failed; older files stay.
     """

@@ -23,9 +23,13 @@ _RATES = ("_tok_s", "_req_s")
 def metrics(run: Run, goodput: Mapping[str, float] | None = None) -> dict[str, float]:
     """Throughputs (`_tok_s`, `_req_s`), latencies (`_ms`) and what the pipeline did in `run`.
 
-    A latency nobody has (time per output token when every request makes one token) is left out. `goodput` are limits
-    that a good request keeps (`ttft_ms`, `tpot_ms`, `e2e_ms`); a request of one token has a `tpot_ms` of 0, as in
-    vLLM 0.32 `benchmarks/serve.py`.
+    Args:
+        run: a simulated run with at least one request.
+        goodput: limits in milliseconds that a good request keeps (`ttft_ms`, `tpot_ms`, `e2e_ms`); a request of one
+            token has a `tpot_ms` of 0, as in vLLM 0.32 `benchmarks/serve.py`. None or empty: not asked for.
+
+    Returns:
+        Figures by name. A latency nobody has (time per output token when every request makes one token) is left out.
     """
     output_tokens = sum(request.output_tokens for request in run.requests)
     prompt_tokens = sum(request.prompt_tokens for request in run.requests)
