@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from typing import TypeVar
 
 _Hardware = TypeVar("_Hardware", bound=Hashable)
@@ -29,8 +29,8 @@ def launchable_orders(kinds: Sequence[_Hardware], nodes: Sequence[int]) -> Itera
         for _, stages in groupby(zip(kinds, nodes, strict=True), key=lambda stage: stage[1])
     ]
     for ranks in _arrangements(machines):
-        for parts in product(*(tuple(_arrangements(machine)) for machine in ranks)):
-            yield tuple(kind for part in parts for kind in part)
+        for parts in product(*map(_arrangements, ranks)):
+            yield tuple(chain(*parts))
 
 
 def count_orders(kinds: Sequence[Hashable]) -> int:

@@ -19,8 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from partitune.errors import did_you_mean
-from partitune.spec import catalog
-from partitune.spec.catalog import NAME, Kind
+from partitune.spec.catalog import NAME, Kind, find
 from partitune.spec.domains import (
     MAX_LAYERS,
     MAX_STAGES,
@@ -286,4 +285,4 @@ def load_search_space(name: str, *, project: Path = Path()) -> SearchSpace:
     Raises:
         SpecError: not found, or every fault of the file.
     """
-    return SearchSpace.from_yaml(catalog.find(Kind.SEARCH_SPACE, name, project=project))
+    return SearchSpace.from_yaml(find(Kind.SEARCH_SPACE, name, project=project))
