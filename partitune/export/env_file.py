@@ -1,9 +1,8 @@
 """The one spelling of an env-file that docker, systemd, kubectl, a POSIX shell and dotenv readers agree on.
 
-Decision: `KEY=value` with values of `[A-Za-z0-9_.,:/+-]`, no quotes, no blanks, line feeds, comments on lines of
-their own that begin with `#`. Every reader differs on anything beyond that (docker keeps quotes up to release 28 and
-drops them later, systemd takes `;` for a comment, a shell eats quotes), so anything beyond that is refused, and an
-empty value is left out: engines stop at an empty partition.
+Decision: `KEY=value` with names and values as in `spec.environment`, no quotes, no blanks, line feeds, comments on
+lines of their own that begin with `#`. Every reader differs on anything beyond that, so anything beyond that is
+refused, and an empty value is left out: engines stop at an empty partition.
 """
 
 from __future__ import annotations
@@ -12,16 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from partitune.errors import SpecError
+from partitune.spec.environment import name_fault, value_fault
 
-_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_VALUE = re.compile(r"[A-Za-z0-9_.,:/+-]+", re.ASCII)
 _LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=([A-Za-z0-9_.,:/+-]+)", re.ASCII)
-
-#: Names a shell does not take from a file: read-only, or given another meaning (bash 5.2 and dash 0.5.12, tried).
-_OF_THE_SHELL = re.compile(
-    "BASH.*|COMP_WORDBREAKS|DIRSTACK|EPOCHREALTIME|EPOCHSECONDS|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|OPTIND|PIPESTATUS|"
-    "PPID|RANDOM|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID|_"
-)
 
 
 def render(variables: Mapping[str, str], comments: Sequence[str]) -> str:
@@ -31,15 +23,10 @@ def render(variables: Mapping[str, str], comments: Sequence[str]) -> str:
         SpecError: a name or value that some reader would change.
     """
     for key, value in variables.items():
-        if not _KEY.fullmatch(key):
-            raise SpecError(f"export: {key!r} is not the name of a variable; allowed: letters, digits and _")
-        if _OF_THE_SHELL.fullmatch(key):
-            raise SpecError(f"export: {key} cannot be set from a file: a shell keeps this name; allowed: another name")
-        if value and not _VALUE.fullmatch(value):
-            raise SpecError(
-                f"export: {key}={value!r} cannot be written so that docker, systemd, kubectl and a shell read it "
-                "alike; allowed in values: letters, digits and _ . , : / + -"
-            )
+        if fault := name_fault(key):
+            raise SpecError(f"export: {key!r} {fault}")
+        if fault := value_fault(value):
+            raise SpecError(f"export: {key}={value!r} {fault}")
     lines = [comment_line(comment) for comment in comments]
     lines += [f"{key}={value}" for key, value in variables.items() if value]
     return "\n".join(lines) + "\n"

@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
 from partitune.candidate import flaw_in
+from partitune.spec.environment import name_fault, value_fault
 from partitune.spec.yaml.faults import Fault, describe, text_fault
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
 
@@ -62,6 +63,18 @@ def _env_name(name: object) -> object:
     return name
 
 
+def _exported_name(name: str) -> str:
+    if text := name_fault(name):
+        raise wrong(text)
+    return name
+
+
+def _exported_value(value: str) -> str:
+    if text := value_fault(value):
+        raise wrong(f"found {describe(value)}, which {text}; what only a site needs belongs in env of a runner")
+    return value
+
+
 def _stage_number(stage: object) -> object:
     # JSON, in which studies store their spec, has no whole numbers as keys.
     return int(stage) if isinstance(stage, str) and re.fullmatch("0|[1-9][0-9]{0,8}", stage, re.ASCII) else stage
@@ -101,6 +114,9 @@ FlagName = Annotated[str, BeforeValidator(_flag_name)]
 EnvName = Annotated[str, BeforeValidator(_env_name)]
 FlagValues = dict[FlagName, CheckedFlagValue]
 EnvValues = dict[EnvName, EnvValue]
+#: Of a deployment, which an export writes down.
+ExportedName = Annotated[EnvName, AfterValidator(_exported_name)]
+ExportedValue = Annotated[EnvValue, AfterValidator(_exported_value)]
 
 
 class _Range(StrictModel):
@@ -224,7 +240,7 @@ class Domains(StrictModel):
         PartitionDomain()
     )
     env: Annotated[
-        dict[EnvName, Choices[EnvValue]],
+        dict[ExportedName, Choices[ExportedValue]],
         allowed("a mapping of environment variables to lists of texts, such as {NAME: ['0', '1']}"),
     ] = Field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from partitune.spec.domains import MAX_STAGES, EnvValues, FlagValues
+from partitune.spec.domains import MAX_STAGES, ExportedName, ExportedValue, FlagValues
 from partitune.spec.yaml.faults import describe
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
 
@@ -91,9 +91,12 @@ class Engine(StrictModel):
     flags: Annotated[
         FlagValues, allowed("a mapping of engine flags in snake_case to values, such as {max_num_seqs: 128}")
     ] = Field(default_factory=dict)
-    env: Annotated[EnvValues, allowed("a mapping of environment variables to texts, such as {NCCL_DEBUG: WARN}")] = (
-        Field(default_factory=dict)
-    )
+    env: Annotated[
+        dict[ExportedName, ExportedValue],
+        allowed(
+            "a mapping of environment variables to texts of letters, digits and _.,:/+-, such as {NCCL_DEBUG: WARN}"
+        ),
+    ] = Field(default_factory=dict)
 
 
 def _spread(value: object) -> object:

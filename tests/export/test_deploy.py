@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import partitune
 from partitune.candidate import Candidate, FlagValue
@@ -23,6 +25,7 @@ from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.search_space import SearchSpace
 from tests.env_file_readers import READERS, SHELLS, source
+from tests.export.test_env_file import REFUSED, SHELL_OWN
 
 TINY: dict[str, Any] = {
     "kind": "search_space",
@@ -313,10 +316,24 @@ def test_a_folder_without_leave_to_write_is_refused(tmp_path: Path) -> None:
         os.seteuid(user)
 
 
-def test_a_value_for_the_environment_that_readers_would_change_stops_the_export(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="NOTE='two words' cannot be written so that docker"):
-        export(problem(engine=engine(env={"NOTE": "two words"})), Candidate((18, 18)), tmp_path / "x.env", ())
-    assert names_in(tmp_path) == []
+@given(
+    name=st.one_of(st.sampled_from(SHELL_OWN), st.from_regex(r"_?[A-Z][A-Z0-9_]{0,8}", fullmatch=True)),
+    value=st.one_of(st.sampled_from(REFUSED), st.text(max_size=8)),
+    varies=st.booleans(),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_whatever_variable_a_space_may_hold_its_export_can_write(
+    name: str, value: str, *, varies: bool, tmp_path: Path
+) -> None:
+    """What no env-file can carry is refused when the space is read, not after the search."""
+    domains, fixed = ({"env": {name: [value]}}, {}) if varies else ({}, {name: value})
+    try:
+        space = problem(engine=engine(env=fixed), knobs=domains)
+    except SpecError as error:
+        assert f"{'knobs' if varies else 'engine'}.env.{name}" in str(error)  # noqa: PT017 - whether it comes is drawn
+        return
+    export(space, Candidate((18, 18), {name: value} if varies else {}), tmp_path / "x.env", ())
+    assert (f"{name}={value}" in (tmp_path / "x.env").read_text().splitlines()) == bool(value)
 
 
 def test_a_file_that_reads_back_wrong_leaves_the_older_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def test_a_name_that_is_none_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize("key", SHELL_OWN)
 def test_names_that_a_shell_keeps_are_refused_because_it_does_keep_them(key: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=f"{key} cannot be set from a file"):
+    with pytest.raises(SpecError, match=f"'{key}' cannot be set from a file"):
         render({key: "a,b"}, ())
     if "bash" not in SHELLS:
         pytest.skip("no bash here")
