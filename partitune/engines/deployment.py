@@ -23,9 +23,7 @@ class Deployment:
     architecture: Architecture
     layout: Layout
     gpu: Gpu  # of the first stage: engines take their defaults from the GPU they start on
-    flags: Mapping[str, FlagValue] = field(
-        default_factory=dict
-    )  # flags by snake-case name; UPPER-CASE names are environment
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)  # by snake-case name; UPPER-CASE ones are variables
     partition: tuple[int, ...] | None = None  # None: the engine's default split
     runner: str = "auto"  # vLLM's model runner: auto, v1, v2
     nodes: int = 1  # that its ranks stand on

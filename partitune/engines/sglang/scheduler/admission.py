@@ -59,18 +59,13 @@ class Admission:
     """Budgets of one pass of one slot."""
 
     def __init__(
-        self,
-        settings: SglangSettings,
-        pool: KvTokens,
-        running: Sequence[Live],
-        new_token_ratio: float,
-        chunk: int | None,
+        self, settings: SglangSettings, pool: KvTokens, running: Sequence[Live], ratio: float, chunk: int | None
     ) -> None:
         mixed = len(running) if settings.mixes else 0
         self._settings = settings
         self._pool = pool
         self._running = running
-        self._ratio = 1.0 if settings.ignore_eos else new_token_ratio
+        self._ratio = 1.0 if settings.ignore_eos else ratio
         self._input = settings.max_prefill_tokens - mixed
         self._chunk = math.inf if chunk is None else chunk - mixed
         # Only this slot's requests are counted: what the other slots will still write is not reserved.

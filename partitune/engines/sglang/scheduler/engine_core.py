@@ -53,7 +53,7 @@ def simulate_sglang(
             `excess` is in tokens.
     """
     _check(requests, settings, costs)
-    engine = _Engine(requests, settings, costs, overheads, concurrency)
+    engine = _Engine(Client(requests, concurrency), settings, costs, overheads)
     engine.loop()
     return engine.result(requests, record_steps=record_steps)
 
@@ -88,18 +88,11 @@ def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCo
 class _Engine:
     """State of one run."""
 
-    def __init__(
-        self,
-        requests: Sequence[Request],
-        settings: SglangSettings,
-        costs: StageCosts,
-        overheads: Overheads,
-        concurrency: int | None,
-    ) -> None:
+    def __init__(self, client: Client, settings: SglangSettings, costs: StageCosts, overheads: Overheads) -> None:
         self.settings = settings
         self.costs = costs
         self.overheads = overheads
-        self.client = Client(requests, concurrency)
+        self.client = client
         self.scheduler = SglangScheduler(settings)
         self.pipeline = SglangPipeline(settings, overheads)
         self.sent_s: dict[str, float] = {}
@@ -162,7 +155,7 @@ class _Engine:
                 self.known[work] = (compute, tuple(map(float, self.costs.transfer_s(work.tokens))))
             self.uses[work] = self.uses.get(work, 0) + 1
             turn.compute, turn.transfer = self.known[work]
-            turn.graph = not batch.is_extend
+            turn.graph = not batch.chunks
             turn.silent = self.settings.skip_pure_chunked_output and batch.is_middle_chunk
         self.turns.append((turn, batch))
         return turn

@@ -81,7 +81,6 @@ class Recording(Schedule):
         return (
             self.step_difference(run, lambda turn: f"turn {turn} (slot {turn % slots})", "turns")
             or self._request_difference(run)
-            or self._retraction_difference(run)
             or self.total_difference(run)
         )
 
@@ -93,12 +92,9 @@ class Recording(Schedule):
             ):
                 if abs(was - now) > TOLERANCE_S:
                     return f"request {times.id}: {key} recorded {was}, simulated {now}"
+        if self.retractions != run.preemptions:
+            return f"recorded {self.retractions} retractions, simulated {run.preemptions}"
         return None
-
-    def _retraction_difference(self, run: Run) -> str | None:
-        if self.retractions == run.preemptions:
-            return None
-        return f"recorded {self.retractions} retractions, simulated {run.preemptions}"
 
 
 _FILE = TypeAdapter(Annotated[list[Recording], Field(min_length=1)])

@@ -32,14 +32,9 @@ _REFRESH_MOST = 128
 class MicroBatch:
     """What one slot runs in one round."""
 
-    chunks: list[tuple[Live, int, int]]  # (request, new tokens, tokens before)
+    chunks: list[tuple[Live, int, int]]  # (request, new tokens, tokens before); empty: a decode
     decodes: list[Live]
     cut: Live | None = None  # the unfinished request of the moment, even when it is not in this batch
-
-    @property
-    def is_extend(self) -> bool:
-        """True when prompts are read."""
-        return bool(self.chunks)
 
     @property
     def is_middle_chunk(self) -> bool:
@@ -103,7 +98,7 @@ class SglangScheduler:
         batch = None if self._defers(slot) else self._prefill(slot)
         if batch is None and slot.running:
             batch = self._decode(slot)
-        if batch is not None and batch.is_extend:
+        if batch is not None and batch.chunks:
             self._defer = self.settings.prefill_decode_interval
             slot.last = batch
         return batch
