@@ -61,8 +61,7 @@ def _read(runner: Runner) -> tuple[str, str, str]:
     assert runner.site_driver is not None  # noqa: S101 - only such runners get here
     path, name = runner.site_driver
     try:
-        inside = path.resolve().is_relative_to(Path(runner.absolute(".")).resolve())
-        if not inside:
+        if not path.resolve().is_relative_to(Path(runner.absolute(".")).resolve()):
             raise runner.error("driver", text=f"found {path}; allowed: a file in the folder of this runner, or below")
         if not path.is_file():
             raise runner.error("driver", text=f"found {path}, where no file is; allowed: FILE.py:Class")

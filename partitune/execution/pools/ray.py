@@ -181,7 +181,8 @@ class RayPool(Pool):
                 raise ClusterError(
                     f"{away.reason}, and none came back in {gone_s / 60:.0f} minutes. {error}"
                 ) from error
-            away.pause()
+            away.next_try = time.monotonic() + away.pause_s
+            away.pause_s = min(2 * away.pause_s, 60.0)
             return
         self._away = None
         while self._waiting:
@@ -202,12 +203,7 @@ class _Away:
     reason: str
     since: float
     next_try: float = 0.0
-    pause_s: float = 1.0
-
-    def pause(self) -> None:
-        """Look again after twice the last pause, a minute at most."""
-        self.next_try = time.monotonic() + self.pause_s
-        self.pause_s = min(2 * self.pause_s, 60.0)
+    pause_s: float = 1.0  # before the next look but one; a minute at most
 
 
 def _lost(submission: Submission, reason: str) -> Result:

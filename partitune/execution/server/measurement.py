@@ -70,14 +70,9 @@ def measured(
     """
     kv_blocks = counters.kv_blocks or 0
     kv_tokens = counters.kv_tokens or kv_blocks * (counters.block_size or 0)
-    sizes = {"kv_blocks": float(kv_blocks), "kv_tokens": float(kv_tokens)}
-    preemptions = {} if counters.preemptions is None else {"preemptions": counters.preemptions}
-    metrics = {
-        **problem.run_figures([median_metrics(of_load) for of_load in zip(*windows, strict=True)]),
-        **{name: value for name, value in sizes.items() if value},
-        **preemptions,
-        **extra,
-    }
+    own = {"kv_blocks": kv_blocks or None, "kv_tokens": kv_tokens or None, "preemptions": counters.preemptions, **extra}
+    metrics = problem.run_figures([median_metrics(of_load) for of_load in zip(*windows, strict=True)])
+    metrics |= {name: float(value) for name, value in own.items() if value is not None}
     resolved = ResolvedCandidate(problem, candidate)
     stage, reason = _limit(resolved, counters)
     return Measurement(

@@ -131,8 +131,7 @@ class ServerCommands:
     def words_of_flags(self, flags: Mapping[str, FlagValue]) -> list[tuple[str, ...]]:
         """The words of every node behind the program, for the default partition under `flags`."""
         start = self._start("partitune", ("127.0.0.1",) * self.groups, 1, 1)
-        common = self.words(self.deployment(Candidate(self.problem.default_partition, flags)))
-        common = common[len(self.program) :]
+        common = self.words(self.deployment(Candidate(self.problem.default_partition, flags)))[len(self.program) :]
         return [(*common, *self.engine.node_words(start, node)) for node in range(self.groups)]
 
     def process(self, host: str, argv: tuple[str, ...], env: Mapping[str, str] | None = None) -> ProcessCommand:
