@@ -2,24 +2,25 @@
 
 Decision: the table answers, in the order a person asks: what does each stage own, how long does it work, hand over and
 wait, what fits and what is left over, who limits. A candidate that cannot run is explained just the same, from its
-memory, because why it does not fit is the question then.
+memory, because why it does not fit is the question then. What stands out in its layout is said unasked: the commonest
+mistake is not a wrong partition but a pipeline where none is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from partitune.analysis.layout_notes import layout_notes
 from partitune.analysis.limits import Distance, PartDistances, distances
 from partitune.candidate import Candidate, FlagValue, Result, StageReport
 from partitune.costs.cost_model import StageSeconds, decode, prefill
-from partitune.costs.memory import StageMemory
+from partitune.costs.memory import MemoryModel, MemorySettings, StageMemory
 from partitune.engines.rules import FLAG_RULES
 from partitune.errors import SpecError
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.hardware.parallelism import Exchange
 from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -32,6 +33,10 @@ BALANCES = {
     "prefill_2048": prefill(2048),
     "decode_32_ctx_1024": decode(32, 1024),
     "decode_128_ctx_8192": decode(128, 8192),
+}
+_EXCHANGES = {
+    Exchange.GATHER: "every GPU gathers the tokens of all data ranks",
+    Exchange.ROUTED: "tokens travel to the GPUs of their experts",
 }
 
 
@@ -58,11 +63,8 @@ class Explained:
 
     def measured_percent(self) -> dict[str, tuple[int, int]]:
         """Batch name -> the least and the largest per cent of a stage's time that rest on measured kernels."""
-        percents = {
-            name: sorted(round(100 * seconds.shares()["measured"]) for seconds in stages)
-            for name, stages in self.sources.items()
-        }
-        return {name: (ordered[0], ordered[-1]) for name, ordered in percents.items()}
+        shares = {name: [seconds.shares()["measured"] for seconds in stages] for name, stages in self.sources.items()}
+        return {name: (round(100 * min(own)), round(100 * max(own))) for name, own in shares.items()}
 
     @property
     def limiting_stage(self) -> int:
@@ -157,7 +159,7 @@ def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> 
         candidate=candidate,
         result=result,
         regime=flow.name,
-        notes=(f"{flow.name}: {flow.meaning}", *flow.notes, *problem.architecture.notes, *layout_notes(resolved)),
+        notes=(f"{flow.name}: {flow.meaning}", *flow.notes, *problem.architecture.notes, *_layout_notes(resolved)),
         memory=resolved.memory,
         kinds=resolved.kinds,
         nodes=problem.placement.nodes,
@@ -166,6 +168,53 @@ def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> 
         sources={name: costs.sources(batch) for name, batch in BALANCES.items()},
         distance=distances(problem, candidate) if limits and result.measurement is not None else None,
     )
+
+
+def _layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:
+    """What a person should know about the layout that a candidate runs on."""
+    problem = resolved.problem
+    layout = problem.layout
+    if layout.dp > 1:
+        yield (
+            f"{layout.dp} data ranks: the first is simulated with its share of the requests, all are taken to be "
+            "alike; rates and KV tokens are those of the whole deployment, KV blocks of stages those of one rank"
+        )
+    if layout.exchange in _EXCHANGES:
+        cut = "cut over the tensor ranks before" if layout.sequence_parallel_moe else "not cut over the tensor ranks"
+        yield f"experts: {_EXCHANGES[layout.exchange]}, {cut}; busiest GPU {layout.expert_imbalance:g} x the mean"
+    if idle := problem.placement.idle_gpus:
+        yield f"{layout.name} leaves {idle} of {layout.gpus + idle} GPUs idle"
+    settings = problem.engine.memory_settings(resolved.deployment)
+    if note := problem.engine.launch.speculation_note(resolved.deployment.flags):
+        counted = "none of it"
+        if settings.drafter:
+            counted = "its weights on the last stage, and not its KV"
+        elif settings.drafter_embedding:
+            counted = "the embedding that it reads on the last stage, and not its own weights and KV"
+        yield f"{note}. Of the drafter's memory is counted: {counted}"
+    if layout.pp > 1:
+        yield from _is_a_pipeline_needed(problem, settings)
+
+
+def _is_a_pipeline_needed(problem: Problem, settings: MemorySettings) -> Iterator[str]:
+    layout = problem.layout
+    for load in (load.of_rank(layout.dp) for load in problem.mix.loads):
+        if load.concurrency is not None and load.concurrency < layout.pp:
+            of_part = f"load {load.name}: " if load.name else ""
+            yield (
+                f"{of_part}{load.concurrency} requests at once are fewer than {layout.pp} stages: some always wait, "
+                "and a pipeline cannot help; partitune layouts compares it with others"
+            )
+    try:
+        alone = problem.placed(replace(layout, pp=1, dp=1, expert_ranks=1))
+    except SpecError:
+        return
+    if MemoryModel(problem.architecture, alone, settings).stage(0, 0, problem.layers).fits:
+        gpus = "one GPU" if layout.stage_gpus == 1 else f"{layout.tp * layout.pcp} GPUs"
+        yield (
+            f"the model fits {gpus}: data ranks in place of stages would have no hand-offs and no waiting; partitune "
+            "layouts compares them"
+        )
 
 
 def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:

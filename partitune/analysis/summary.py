@@ -146,14 +146,15 @@ class Summary:
         flags = sorted({name for trial in self.trials for name in trial.result.candidate.settings})
         measured = [trial.result.measurement for trial in self.trials if trial.result.measurement is not None]
         metrics = sorted({name for measurement in measured for name in measurement.metrics})
-        columns = (*_COLUMNS, *flags, *metrics)
         rows = []
         for trial in self.trials:
-            number, result, settings = trial.number, trial.result, trial.result.candidate.settings
-            start = (number, number in on_front, trial.origin, result.outcome.value, result.reason)
-            partition = result.candidate.partition_text
-            cells = (*start, partition, *map(settings.get, flags), *map(result.metric, metrics))
-            rows.append(dict(zip(columns, cells, strict=True)))
+            result, candidate = trial.result, trial.result.candidate
+            cells = (trial.number, trial.number in on_front, trial.origin, result.outcome.value, result.reason)
+            rows.append(
+                dict(zip(_COLUMNS, (*cells, candidate.partition_text), strict=True))
+                | {name: candidate.settings.get(name) for name in flags}
+                | {name: result.metric(name) for name in metrics}
+            )
         return rows
 
     def to_json(self) -> dict[str, Any]:

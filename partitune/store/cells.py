@@ -30,6 +30,8 @@ def to_json(value: object) -> str:
 def cell_of(value: Any) -> Any:
     """The cell of a field: JSON of a mapping, ISO 8601 of a time, the text of a member, any other value as it is."""
     match value:
+        case int() | float():  # most are, and the others take longer to tell
+            return value
         case Mapping():
             return to_json(value)
         case datetime():

@@ -11,22 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Connection,
-    Double,
-    ForeignKey,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-    insert,
-    inspect,
-    select,
-    text,
-)
+import sqlalchemy as sa
 
 from partitune.errors import StoreError
 from partitune.store.schema import Base, MigrationRow
@@ -37,16 +22,16 @@ class OlderSchema(StoreError):
     """A database that opening for writing would bring up to date."""
 
 
-def m001_initial(connection: Connection) -> None:
+def m001_initial(connection: sa.Connection) -> None:
     """Studies, trials and stages, as first released."""
 
 
-def m002_revisions(connection: Connection) -> None:
+def m002_revisions(connection: sa.Connection) -> None:
     """Studies whose spec changes: every trial says which revision of it was in force."""
     for table in ("studies", "trials"):
-        connection.execute(text(f"ALTER TABLE partitune_{table} ADD COLUMN revision INTEGER DEFAULT 0 NOT NULL"))
+        connection.execute(sa.text(f"ALTER TABLE partitune_{table} ADD COLUMN revision INTEGER DEFAULT 0 NOT NULL"))
     connection.execute(
-        text(
+        sa.text(
             "CREATE TABLE partitune_revisions (study_id INTEGER NOT NULL, number INTEGER NOT NULL,"
             " spec TEXT NOT NULL, runner TEXT NOT NULL, PRIMARY KEY (study_id, number),"
             " FOREIGN KEY (study_id) REFERENCES partitune_studies (id))"
@@ -54,37 +39,37 @@ def m002_revisions(connection: Connection) -> None:
     )
 
 
-def m003_screened_and_repeats(connection: Connection) -> None:
+def m003_screened_and_repeats(connection: sa.Connection) -> None:
     """What was simulated before a launch, and the runs of a final."""
-    tables = MetaData()
-    Table("partitune_studies", tables, Column("id", Integer, primary_key=True))
+    tables = sa.MetaData()
+    sa.Table("partitune_studies", tables, sa.Column("id", sa.Integer, primary_key=True))
 
-    def create(name: str, key: tuple[str, ...], **own: type[Integer | Text]) -> None:
+    def create(name: str, key: tuple[str, ...], **own: type[sa.Integer | sa.Text]) -> None:
         texts = ("partition", "knobs", "digest", "outcome", "reason", "constraints")
-        Table(
+        sa.Table(
             name,
             tables,
-            Column("id", Integer, primary_key=True),
-            Column("study_id", ForeignKey("partitune_studies.id"), nullable=False),
-            Column("revision", Integer, nullable=False),
-            *(Column(column, kind, nullable=False) for column, kind in own.items()),
-            *(Column(column, Text, nullable=False) for column in texts),
-            Column("simulated", Boolean),
-            *(Column(column, Text) for column in ("metrics", "measurement")),
-            Column("duration_s", Double, nullable=False),
-            UniqueConstraint("study_id", "revision", *key),
+            sa.Column("id", sa.Integer, primary_key=True),
+            sa.Column("study_id", sa.ForeignKey("partitune_studies.id"), nullable=False),
+            sa.Column("revision", sa.Integer, nullable=False),
+            *(sa.Column(column, kind, nullable=False) for column, kind in own.items()),
+            *(sa.Column(column, sa.Text, nullable=False) for column in texts),
+            sa.Column("simulated", sa.Boolean),
+            *(sa.Column(column, sa.Text) for column in ("metrics", "measurement")),
+            sa.Column("duration_s", sa.Double, nullable=False),
+            sa.UniqueConstraint("study_id", "revision", *key),
         ).create(connection)
 
     key = ("trial", "phase", "repeat")
-    create("partitune_screened", ("digest",), origin=Text)
-    create("partitune_repeats", key, trial=Integer, phase=Text, repeat=Integer, finished_at=Text)
+    create("partitune_screened", ("digest",), origin=sa.Text)
+    create("partitune_repeats", key, trial=sa.Integer, phase=sa.Text, repeat=sa.Integer, finished_at=sa.Text)
 
 
 #: Oldest first. Never reordered, never renamed.
-MIGRATIONS: list[Callable[[Connection], None]] = [m001_initial, m002_revisions, m003_screened_and_repeats]
+MIGRATIONS: list[Callable[[sa.Connection], None]] = [m001_initial, m002_revisions, m003_screened_and_repeats]
 
 
-def migrate(connection: Connection, database: str) -> None:
+def migrate(connection: sa.Connection, database: str) -> None:
     """Bring `database` to the current schema in the transaction of `connection`. Raises StoreError if it is newer."""
     missing = _missing(connection, database)
     if missing == MIGRATIONS:
@@ -93,10 +78,10 @@ def migrate(connection: Connection, database: str) -> None:
         if missing != MIGRATIONS:
             step(connection)
         now = datetime.now(UTC).isoformat()
-        connection.execute(insert(MigrationRow).values(name=step.__name__, applied_at=now))
+        connection.execute(sa.insert(MigrationRow).values(name=step.__name__, applied_at=now))
 
 
-def check(connection: Connection, database: str) -> None:
+def check(connection: sa.Connection, database: str) -> None:
     """Raise StoreError unless `database` has the current schema: a reader may not change it."""
     missing = _missing(connection, database)
     if missing == MIGRATIONS:
@@ -110,10 +95,10 @@ def check(connection: Connection, database: str) -> None:
         )
 
 
-def _missing(connection: Connection, database: str) -> list[Callable[[Connection], None]]:
+def _missing(connection: sa.Connection, database: str) -> list[Callable[[sa.Connection], None]]:
     """The steps that a database has not been through: all of them where it is none of ours yet."""
-    ours = inspect(connection).has_table(MigrationRow.__tablename__)
-    applied = set(connection.scalars(select(MigrationRow.name)) if ours else ())
+    ours = sa.inspect(connection).has_table(MigrationRow.__tablename__)
+    applied = set(connection.scalars(sa.select(MigrationRow.name)) if ours else ())
     if unknown := sorted(applied - {step.__name__ for step in MIGRATIONS}):
         raise StoreError(
             f"{database}: written by a newer partitune (schema step {unknown[-1]}), this is {__version__}. "

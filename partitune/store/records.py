@@ -104,17 +104,15 @@ _READERS: dict[str, Reader] = {
     **dict.fromkeys(("knobs", "metrics", "measurement", "constraints", "kinds", "spec"), json_object),
     **dict.fromkeys(("created_at", "started_at", "finished_at"), time),
 }
-#: What a column holds where the type of one value does not say it.
-_HOLDS = {
+#: What a measurement does not go without, and what these columns hold.
+_NEEDED = {"metrics": "a text", "measurement": "a text", "simulated": "true or false"}
+#: What a column holds; where its name is not here, by the fault that was found.
+_ALLOWED = {
     "kinds": "a JSON object of integers",
     "metrics": "a JSON object of numbers",
     "constraints": "a JSON object of numbers",
     "measurement": "the rest of a measurement (regime, kv_blocks, ...)",
     "phase": f"one of {', '.join(get_args(Phase))}",
-}
-#: What a measurement does not go without.
-_NEEDED = {"metrics": "a text", "measurement": "a text", "simulated": "true or false"}
-_NAMED = {
     "int_type": "an integer",
     "float_type": "a number",
     "finite_number": "a number",
@@ -224,7 +222,7 @@ def stage_columns(record: Ended) -> list[Cells]:
     return [{name: cell_of(getattr(stage, name)) for name in STAGES.fields} for stage in stages]
 
 
-def records_of(
+def read(
     kind: Kind[Record],
     study: str,
     columns: Mapping[str, Sequence[Any]],
@@ -249,13 +247,13 @@ def records_of(
         reject((database, kind.table.name, row), column, columns[column][index], allowed)
 
     values: dict[str, Any] = {}
-    for column, (read, adapter) in kind.columns.items():
+    for column, (reader, adapter) in kind.columns.items():
         values[column] = list(columns[column])
         for index, cell in enumerate(columns[column]):
-            if read is None or cell is None:
+            if reader is None or cell is None:
                 continue
             try:
-                values[column][index] = read(cell)
+                values[column][index] = reader(cell)
             except (TypeError, ValueError) as error:
                 refuse(index, column, str(error) if isinstance(cell, str) else "a text")
         try:
@@ -263,8 +261,8 @@ def records_of(
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             index = int(fault["loc"][0])
-            missing = read and columns[column][index] is None
-            allowed = _HOLDS.get(column) or _NAMED.get(fault["type"], fault["msg"])
+            missing = reader and columns[column][index] is None
+            allowed = _ALLOWED.get(column) or _ALLOWED.get(fault["type"], fault["msg"])
             refuse(index, column, "a text" if missing else allowed)
     if "outcome" in columns:
         values["study"], values["result"] = repeat(study), _results(values, stages, refuse)

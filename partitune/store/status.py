@@ -59,16 +59,14 @@ class StudyStatus:
             state = "interrupted (its process is gone; the same search command goes on)"
         counts = ", ".join(f"{count} {outcome}" for outcome, count in self.trials.items() if count)
         parts = [f"{self.study}: {state}", f"{self.finished}/{self.budget_trials} trials ({counts or 'none yet'})"]
-        if self.set_aside:
-            parts.append(f"{self.set_aside} of an earlier spec set aside")
-        if self.screened:
-            parts.append(f"{self.screened} screened in the simulator")
-        if self.final_runs:
-            parts.append(f"{self.final_runs} runs of the final")
-        if self.running and self.per_minute is not None:
-            parts.append(f"{self.per_minute:.3g} a minute")
-        if self.minutes_left is not None:
-            parts.append(f"about {_span(self.minutes_left)} left")
+        told = (
+            (self.set_aside, f"{self.set_aside} of an earlier spec set aside"),
+            (self.screened, f"{self.screened} screened in the simulator"),
+            (self.final_runs, f"{self.final_runs} runs of the final"),
+            (self.running and self.per_minute is not None, f"{self.per_minute or 0:.3g} a minute"),
+            (self.minutes_left is not None, f"about {_span(self.minutes_left or 0)} left"),
+        )
+        parts += [text for holds, text in told if holds]
         if self.best is not None:
             value = self.best.result.metric(self.objective.metric)
             partition = self.best.result.candidate.partition_text

@@ -22,41 +22,22 @@ from sqlalchemy.orm import Session
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Outcome, StageReport, flaw_in
 from partitune.errors import StoreError
+from partitune.store import records
 from partitune.store.cells import integer, to_json
 from partitune.store.database import Database
-from partitune.store.records import (
-    KINDS,
-    REPEATS,
-    REVISIONS,
-    SCREENED,
-    STAGES,
-    STUDIES,
-    TRIALS,
-    Ended,
-    Kind,
-    Record,
-    StudyRecord,
-    StudyState,
-    StudyTerms,
-    as_stored,
-    columns_of,
-    flaw_of,
-    records_of,
-    stage_columns,
-    study_columns,
-)
+from partitune.store.records import Ended, Kind, Record, StudyRecord, StudyState, StudyTerms
 from partitune.store.schema import RevisionRow, StageRow, StudyRow, TrialRow
 from partitune.store.spec_changes import changes, meaning, top_level_key
 from partitune.version import __version__
 
 # What runs for every trial, put together once: at three hundred trials a second that is half of the cost.
-_STUDY = select(STUDIES.table.c.id, STUDIES.table.c.revision).where(STUDIES.table.c.name == bindparam("name"))
+_STUDY = select(StudyRow.id, StudyRow.revision).where(StudyRow.name == bindparam("name"))
 _STORED = {
     kind: select(kind.table.c.id).where(*(kind.table.c[key] == bindparam(key) for key in ("study_id", *kind.key)))
-    for kind in KINDS.values()
+    for kind in records.KINDS.values()
 }
-_NEW = {kind: insert(kind.table).returning(kind.table.c.id) for kind in KINDS.values()}
-_NEW_STAGE = insert(STAGES.table)
+_NEW = {kind: insert(kind.table).returning(kind.table.c.id) for kind in records.KINDS.values()}
+_NEW_STAGE = insert(records.STAGES.table)
 #: Changes of a spec that a refusal lists.
 _SHOWN = 12
 
@@ -85,7 +66,9 @@ class Store(Database):
                 raise StoreError(
                     f"{self.label}: the study {terms.name} exists. Resume it, or choose another name, such as {free}"
                 )
-            session.add(StudyRow(**study_columns(terms), created_at=now, partitune_version=__version__, revision=0))
+            session.add(
+                StudyRow(**records.study_columns(terms), created_at=now, partitune_version=__version__, revision=0)
+            )
 
     def resume(
         self,
@@ -122,13 +105,13 @@ class Store(Database):
                     free = _first_free(terms.name, self._names(session))
                     raise SpecChanged(_refusal(self.label, terms.name, refused, free), {*map(top_level_key, refused)})
                 self._turn_to_revision(session, row, terms, (*may_differ, *accepted))
-            for column, cell in study_columns(terms).items():
+            for column, cell in records.study_columns(terms).items():
                 setattr(row, column, cell)
         return changed
 
     def _turn_to_revision(self, session: Session, row: StudyRow, terms: StudyTerms, ignoring: Collection[str]) -> None:
         """Keep the spec of the trials so far. Those of an earlier revision that meant the same are back."""
-        former = self._load(session, REVISIONS, row.name, RevisionRow.study_id == row.id)
+        former = self._load(session, records.REVISIONS, row.name, RevisionRow.study_id == row.id)
         wanted = meaning(terms, ignoring)
         again = [revision.number for revision in former if not changes(meaning(revision, ignoring), wanted)]
         session.add(RevisionRow(study_id=row.id, number=row.revision, spec=row.spec, runner=row.runner))
@@ -148,7 +131,7 @@ class Store(Database):
     def studies(self) -> list[StudyRecord]:
         """All studies of the database, oldest first. Raises StoreError."""
         with self._reading() as session:
-            return self._load(session, STUDIES, "")
+            return self._load(session, records.STUDIES, "")
 
     def study(self, name: str) -> StudyRecord:
         """One study by name. Raises StoreError, which says the nearest names."""
@@ -166,7 +149,7 @@ class Store(Database):
             study_id = self._row(session, name).id
             trials = select(TrialRow.id).where(TrialRow.study_id == study_id)
             session.execute(delete(StageRow).where(StageRow.trial_id.in_(trials)))
-            for kind in (*KINDS.values(), REVISIONS):
+            for kind in (*records.KINDS.values(), records.REVISIONS):
                 session.execute(delete(kind.table).where(kind.table.c.study_id == study_id))
             session.execute(delete(StudyRow).where(StudyRow.id == study_id))
 
@@ -180,37 +163,37 @@ class Store(Database):
         Raises:
             StoreError: it cannot be read back unchanged, or is stored with another result.
         """
-        kind, record = KINDS[type(record)], as_stored(record)
+        kind, record = records.KINDS[type(record)], records.as_stored(record)
         what = f"{self.label}: {record.text} of study {record.study}"
-        if flaw := flaw_of(record.result):
+        if flaw := records.flaw_of(record.result):
             raise StoreError(f"{what} cannot be stored: {flaw}")
         with self._transaction() as connection:  # without a session, which costs a tenth of all this
             row = connection.execute(_STUDY, {"name": record.study}).first()
             study = row or self._row(Session(connection), record.study)
-            columns = {**columns_of(record), "study_id": study.id, "revision": study.revision}
+            columns = {**records.columns_of(record), "study_id": study.id, "revision": study.revision}
             key = {name: columns[name] for name in ("study_id", *kind.key)}
             if connection.scalar(_STORED[kind], key) is None:
                 number = connection.scalar(_NEW[kind], columns)
-                if stages := stage_columns(record):
+                if stages := records.stage_columns(record):
                     connection.execute(_NEW_STAGE, [{"trial_id": number, **stage} for stage in stages])
-            elif kind is not SCREENED:
+            elif kind is not records.SCREENED:
                 which = (kind.table.c[name] == value for name, value in key.items())
                 (taken,) = self._load(Session(connection), kind, record.study, *which, stages=True)
-                if (as_stored(taken).result, taken.origin) != (record.result, record.origin):
-                    many = "trials" if kind is TRIALS else "runs"
+                if (records.as_stored(taken).result, taken.origin) != (record.result, record.origin):
+                    many = "trials" if kind is records.TRIALS else "runs"
                     raise StoreError(f"{what} is already stored with another result, and stored {many} never change")
 
     def trials(self, study: str, *, stages: bool = True) -> list[Trial]:
         """Finished trials of a study under the spec it has now, by number. Without `stages`, in a third of the time."""
-        return self._all(TRIALS, study, stages=stages)
+        return self._all(records.TRIALS, study, stages=stages)
 
     def screened(self, study: str) -> list[Screened]:
         """What was simulated before a launch under the spec a study has now, without stages, in its order."""
-        return self._all(SCREENED, study)
+        return self._all(records.SCREENED, study)
 
     def repeats(self, study: str) -> list[Repeat]:
         """Runs of the final under the spec a study has now, without stages, in the order in which they ended."""
-        return [as_stored(repeat) for repeat in self._all(REPEATS, study)]
+        return [records.as_stored(repeat) for repeat in self._all(records.REPEATS, study)]
 
     def set_aside(self, study: str) -> tuple[int, ...]:
         """Numbers of the trials that were measured under an earlier revision of the spec."""
@@ -230,7 +213,7 @@ class Store(Database):
         """One trial by number, of any revision of the spec."""
         with self._reading() as session:
             of_study = TrialRow.study_id == self._row(session, study).id
-            trials = self._load(session, TRIALS, study, of_study, TrialRow.number == number, stages=True)
+            trials = self._load(session, records.TRIALS, study, of_study, TrialRow.number == number, stages=True)
         if not trials:
             raise StoreError(f"{self.label}: study {study} has no trial {number}")
         return trials[0]
@@ -246,12 +229,14 @@ class Store(Database):
         # Plain rows: mapped objects of ten thousand trials with their stages cost seconds and are thrown away at once.
         rows = _columns(session.execute(select(*kind.table.c).where(*which).order_by(kind.order)))
         of_trials: dict[int, list[StageReport]] = {}
-        if stages and kind is TRIALS:
-            wanted = select(TrialRow.number.label("trial"), *STAGES.table.c).join(TrialRow).where(*which)
-            cells = _columns(session.execute(wanted.order_by(TrialRow.number, STAGES.order)))
-            for trial, stage in zip(cells["trial"], records_of(STAGES, study, cells, self.label), strict=True):
+        if stages and kind is records.TRIALS:
+            wanted = select(TrialRow.number.label("trial"), *records.STAGES.table.c).join(TrialRow).where(*which)
+            cells = _columns(session.execute(wanted.order_by(TrialRow.number, records.STAGES.order)))
+            for trial, stage in zip(
+                cells["trial"], records.read(records.STAGES, study, cells, self.label), strict=True
+            ):
                 of_trials.setdefault(trial, []).append(stage)
-        return records_of(kind, study, rows, self.label, of_trials)
+        return records.read(kind, study, rows, self.label, of_trials)
 
     def counts(self, study: str) -> dict[Outcome, int]:
         """Trials under the spec the study has now, by outcome, every outcome named."""
@@ -261,15 +246,19 @@ class Store(Database):
             stored = {row[0]: row[1] for row in rows}
             return {outcome: stored.get(outcome.value, 0) for outcome in Outcome}
 
-    def _current(self, row: StudyRow, kind: Kind[Any] = TRIALS) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    def _current(
+        self, row: StudyRow, kind: Kind[Any] = records.TRIALS
+    ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
         """Which records are of a study, and which of those of its current revision."""
         return kind.table.c.study_id == row.id, kind.table.c.revision == self._revision(row)
 
     def _number(self, study: str, value: object) -> int:
-        return integer((self.label, TRIALS.table.name, f"a trial of study {study}"), "number", value)
+        return integer((self.label, records.TRIALS.table.name, f"a trial of study {study}"), "number", value)
 
     def _study(self, row: StudyRow) -> StudyRecord:
-        (study,) = records_of(STUDIES, "", {name: [getattr(row, name)] for name in STUDIES.columns}, self.label)
+        (study,) = records.read(
+            records.STUDIES, "", {name: [getattr(row, name)] for name in records.STUDIES.columns}, self.label
+        )
         return study
 
     def _check_spec(self, terms: StudyTerms) -> None:
