@@ -17,18 +17,13 @@ def print_solved(console: Output, solved: Solved) -> None:
     """The front as a table beside the engine's default, and what bounds it."""
     title = "  ".join(part for part in (solved.space, flags_text(solved.settings)) if part)
     right = ("slowest stage s", "over bound %", "KV tokens", "first token ms")
-    rows = (
-        (
-            row.partition.text,
-            f"{row.slowest_s:.4g}",
-            f"{100 * row.over_bound:.2f}",
-            figure(row.kv_tokens, "kv_tokens"),
-            f"{1e3 * row.prompt_s:.4g}",
-            ", ".join(row.names),
-            "; ".join(row.reasons) or f"tightest {min(row.memory, key=lambda stage: stage.kv_bytes).verdict}",
-        )
-        for row in solved.rows
-    )
+    rows = []
+    for row in solved.rows:
+        tokens = figure(row.kv_tokens, "kv_tokens")
+        figures = (f"{row.slowest_s:.4g}", f"{100 * row.over_bound:.2f}", tokens, f"{1e3 * row.prompt_s:.4g}")
+        tightest = min(row.memory, key=lambda stage: stage.kv_bytes)
+        memory = "; ".join(row.reasons) or f"tightest {tightest.verdict}"
+        rows.append((row.partition.text, *figures, ", ".join(row.names), memory))
     title = f"{title}  ({solved.regime}, planned)"
     console.draw(table(title, ("partition", *right, "is", "memory"), rows, right))
     console.say(*_sentences(solved))
@@ -62,16 +57,10 @@ def _sentences(solved: Solved) -> Iterator[str]:
 def print_compared(console: Output, compared: Compared) -> None:
     """The table, what follows from it, and what was left out."""
     right = ("idle GPUs", "output tok/s", "ttft p50 ms", "tpot p50 ms", "KV tokens", "in flight")
-    rows = (
-        (
-            row.layout.name,
-            row.result.candidate.partition_text,
-            row.idle_gpus,
-            *(figure(value, name) for name, value in row.metrics.items()),
-            row.result.reason,
-        )
-        for row in compared.rows
-    )
+    rows = []
+    for row in compared.rows:
+        figures = (figure(value, name) for name, value in row.metrics.items())
+        rows.append((row.layout.name, row.result.candidate.partition_text, row.idle_gpus, *figures, row.result.reason))
     if compared.rows:
         columns = ("layout", "partition", *right, "reason")
         console.draw(table(f"{compared.space}: layouts, simulated", columns, rows, right))

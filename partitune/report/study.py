@@ -71,17 +71,13 @@ def trials_table(title: str, trials: Sequence[Trial], objectives: Sequence[Objec
     """Trials with their objectives and, where one did not end ok, outcome and reason."""
     names = [objective.metric for objective in objectives]
     ended = () if all(trial.result.outcome is Outcome.OK for trial in trials) else ("outcome", "reason")
-    rows = (
-        (
-            trial.number,
-            trial.origin,
-            trial.result.candidate.partition_text,
-            flags_text(trial.result.candidate.settings),
-            *(figure(trial.result.metric(name), name) for name in names),
-            *((trial.result.outcome.value, trial.result.reason) if ended else ()),
-        )
-        for trial in trials
-    )
+    rows = []
+    for trial in trials:
+        result, candidate = trial.result, trial.result.candidate
+        values = (figure(result.metric(name), name) for name in names)
+        ending = (result.outcome.value, result.reason) if ended else ()
+        tried = (trial.number, trial.origin, candidate.partition_text, flags_text(candidate.settings))
+        rows.append((*tried, *values, *ending))
     return table(title, ("trial", "origin", "partition", "knobs", *names, *ended), rows, names)
 
 
@@ -118,47 +114,33 @@ def _draw_final(console: Output, summary: Summary, final: Judgement) -> None:
     """Who was run again and dropped when; then every objective of the pairs that decide."""
     name = summary.objectives[0].metric
     rounds = max(len(finalist.rounds) for finalist in final.finalists)
-    figures = ("fresh runs", "in search", *(f"round {number + 1}" for number in range(rounds)))
+    right = ("fresh runs", "in search", *(f"round {number + 1}" for number in range(rounds)))
     rows = []
     for finalist in final.finalists:
         trial = summary.trial(finalist.trial)
-        rows.append(
-            (
-                f"{finalist.trial}{' (default)' * trial.is_default}",
-                trial.result.candidate.partition_text,
-                flags_text(trial.result.candidate.settings),
-                f"{finalist.runs}{f', {finalist.failed} failed' * bool(finalist.failed)}",
-                figure(trial.result.metric(name), name),
-                *(figure(value, name) for value in finalist.rounds),
-                *[""] * (rounds - len(finalist.rounds)),
-                finalist.out,
-            )
-        )
-    columns = ("trial", "partition", "knobs", *figures, "out after")
-    console.draw(table(f"final of {summary.study}: {name}", columns, rows, figures))
+        candidate, number = trial.result.candidate, f"{finalist.trial}{' (default)' * trial.is_default}"
+        runs = f"{finalist.runs}{f', {finalist.failed} failed' * bool(finalist.failed)}"
+        values = [figure(value, name) for value in (trial.result.metric(name), *finalist.rounds)]
+        values += [""] * (rounds - len(finalist.rounds))
+        rows.append((number, candidate.partition_text, flags_text(candidate.settings), runs, *values, finalist.out))
+    columns = ("trial", "partition", "knobs", *right, "out after")
+    console.draw(table(f"final of {summary.study}: {name}", columns, rows, right))
     if final.comparison is None or not final.comparison.changes:
         return
     rows_of_pairs = []
     for change in final.comparison.changes:
         metric, gain = change.objective.metric, final.gains[change.objective.metric]
         interval = f"{100 * gain.low:+.1f} to {percent(gain.high, '+.1f')}"
-        values = (figure(change.default, metric), figure(change.value, metric), percent(gain.gain, "+.1f"), interval)
-        rows_of_pairs.append((metric, *values, change.verdict))
+        figures = (figure(change.default, metric), figure(change.value, metric), percent(gain.gain, "+.1f"), interval)
+        rows_of_pairs.append((metric, *figures, change.verdict))
     right = ("default", f"trial {final.last}", "change", f"{percent(CONFIDENCE, '.0f')} interval")
     console.draw(table(f"{final.pairs} pairs of fresh runs", ("metric", *right, "verdict"), rows_of_pairs, right))
 
 
 def studies_table(studies: Iterable[tuple[StudyRecord, Mapping[Outcome, int]]]) -> Table:
     """All studies of a database."""
-    rows = (
-        (
-            study.name,
-            study.state.value,
-            f"{study.engine} {study.engine_version}",
-            study.runner,
-            sum(counts.values()),
-            f"{study.created_at:%Y-%m-%d %H:%M}",
-        )
-        for study, counts in studies
-    )
+    rows = []
+    for study, counts in studies:
+        engine, created = f"{study.engine} {study.engine_version}", f"{study.created_at:%Y-%m-%d %H:%M}"
+        rows.append((study.name, study.state.value, engine, study.runner, sum(counts.values()), created))
     return table("studies", ("study", "state", "engine", "runner", "trials", "created (UTC)"), rows, ("trials",))

@@ -21,32 +21,22 @@ def print_validation(console: Output, validation: Validation) -> None:
 
 def _groups(validation: Validation) -> Table:
     right = ("points", "bias", "median", "p90", "roofline median", "roofline p90")
-    rows = (
-        (
-            *(group.model, group.gpu, group.engine, group.errors.points, percent(group.errors.bias, "+.0f")),
-            *(
-                percent(share, ".0f")
-                for errors in (group.errors, group.roofline)
-                for share in (errors.median, errors.p90)
-            ),
-        )
-        for group in validation.groups
-    )
+    rows = []
+    for group in validation.groups:
+        errors, roofline = group.errors, group.roofline
+        shares = (errors.median, errors.p90, roofline.median, roofline.p90)
+        words = (group.model, group.gpu, group.engine, errors.points, percent(errors.bias, "+.0f"))
+        rows.append((*words, *(percent(share, ".0f") for share in shares)))
     return table(validation.title, ("model", "GPU", "engine", *right), rows, right)
 
 
 def _pairs(validation: Validation) -> Table:
     winners = {"a": "A wins", "b": "B wins"}
     right = ("published", "simulated")
-    rows = (
-        (
-            f"{pair.name} [{pair.source}]",
-            pair.metric,
-            f"{pair.expected:.2f}" if pair.expected else winners.get(pair.better, "same"),
-            "cannot run" if pair.simulated is None else f"{pair.simulated:.2f}",
-            "right" if pair.right else "WRONG",
-            pair.assumed,
-        )
-        for pair in validation.pairs
-    )
+    rows = []
+    for pair in validation.pairs:
+        published = f"{pair.expected:.2f}" if pair.expected else winners.get(pair.better, "same")
+        simulated = "cannot run" if pair.simulated is None else f"{pair.simulated:.2f}"
+        sign = "right" if pair.right else "WRONG"
+        rows.append((f"{pair.name} [{pair.source}]", pair.metric, published, simulated, sign, pair.assumed))
     return table(validation.title, ("published result", "metric", *right, "sign", "assumed"), rows, right)
