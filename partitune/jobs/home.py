@@ -35,7 +35,10 @@ class Home:
             return text
         match message:
             case StudyTerms():
-                self._enter(self._store, message)
+                self.trials[message.name] = 0
+                self._open.add(message.name)
+                known = message.name in {stored.name for stored in self._store.studies()}
+                self._store.resume(message) if known else self._store.create_study(message)
             case _ if message.study not in self.trials:
                 raise ClusterError(
                     f"the job's log holds a trial of the study {message.study!r} before the study itself"
@@ -53,9 +56,3 @@ class Home:
         """No more lines: a study whose end did not come is interrupted. Raises StoreError."""
         while self._store is not None and self._open:
             self._store.finish(self._open.pop(), StudyState.INTERRUPTED)
-
-    def _enter(self, store: Store, study: StudyTerms) -> None:
-        self.trials[study.name] = 0
-        self._open.add(study.name)
-        known = study.name in {stored.name for stored in store.studies()}
-        store.resume(study) if known else store.create_study(study)

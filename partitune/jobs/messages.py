@@ -10,7 +10,6 @@ What is read is not trusted: sizes are bounded and every value is checked for it
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import zlib
 from dataclasses import asdict, dataclass, fields
@@ -100,7 +99,7 @@ def _decode(packed: str) -> Message:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ClusterError(f"the job's log holds a damaged message: {place}: {first['msg']}") from error
-    except (binascii.Error, zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ClusterError(f"the job's log holds a damaged message: {error}") from error
 
 

@@ -94,11 +94,9 @@ def dry_run(driver: Driver, runner: Runner, candidate: Candidate) -> DryRun:
     if not isinstance(driver, ServerDriver):
         raise SpecError(f"--dry-run: runner {runner.name} has a class of its own, which alone knows what it starts")
     setup = driver.setup.on_layout_of(candidate)
-    local = runner.nodes.start == "local"
-    hosts = runner.nodes.hosts or tuple(
-        "127.0.0.1" if local else f"192.0.2.{n + 1}" for n in range(setup.server.groups)
-    )
-    hosts = hosts[: setup.server.groups]
+    groups, local = setup.server.groups, runner.nodes.start == "local"
+    examples = ("127.0.0.1" if local else f"192.0.2.{group + 1}" for group in range(groups))
+    hosts = (runner.nodes.hosts or tuple(examples))[:groups]
     port = _USUAL_PORT if runner.port == "auto" else runner.port
     commands = setup.server.launch(candidate, trial=_TRIAL, hosts=hosts, port=port, rendezvous_port=_RENDEZVOUS_PORT)
     notes = [*commands.notes]

@@ -122,10 +122,8 @@ class Space:
         """
         flags: dict[str, FlagValue] = dict(self.starting_flags)
         for name, domain in self._domains.items():
-            if name in params:
-                flags[name] = params[name]
-            elif name not in flags:
-                flags[name] = domain[0] if isinstance(domain, tuple) else domain.low
+            first = domain[0] if isinstance(domain, tuple) else domain.low
+            flags[name] = params.get(name, flags.get(name, first))
         if self._weights:
             fewest = (low for low, _ in self._bounds)
             weights = [int(params.get(name, low)) for name, low in zip(self._weights, fewest, strict=True)]

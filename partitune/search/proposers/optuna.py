@@ -114,16 +114,13 @@ class OptunaProposer:
 
     def _trials(self) -> Iterator[Trial]:
         """Trials to try one after the other until one of them is new."""
-        for attempt in range(PATIENCE):
-            yield self._next_trial(attempt)
-        if self._grid is None:
-            for attempt in range(PATIENCE, PATIENCE + DRAWS):
-                yield self._next_trial(attempt, startup=sys.maxsize)
-            return
-        for params in self._grid:  # never from the start: what was passed over once is never new again
+        drawn = DRAWS if self._grid is None else 0
+        for attempt, startup in enumerate([STARTUP_TRIALS] * PATIENCE + [sys.maxsize] * drawn):
+            yield self._next_trial(attempt, startup)
+        for params in self._grid or ():  # never from the start: what was passed over once is never new again
             if self._new(params) is not None:
                 self._study.enqueue_trial(params)
-                yield self._next_trial(PATIENCE)
+                yield self._next_trial(PATIENCE, STARTUP_TRIALS)
 
     def tell(self, submission: Submission, result: Result) -> None:
         """Record a finished trial, asked for here or read back."""
@@ -168,7 +165,7 @@ class OptunaProposer:
     def _new_study(self) -> optuna.Study:
         return optuna.create_study(directions=[objective.direction for objective in self._objectives])
 
-    def _next_trial(self, attempt: int, startup: int = STARTUP_TRIALS) -> Trial:
+    def _next_trial(self, attempt: int, startup: int) -> Trial:
         """Random numbers of their own for every (seed, finished trials, trials in flight, attempt)."""
         numbers = np.random.SeedSequence([self._seed, self._finished, len(self._pending), attempt])
         seed = int(numbers.generate_state(1)[0])
