@@ -8,9 +8,7 @@ deployed), 2 the input is wrong, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -34,6 +32,7 @@ from partitune.commands import (
 )
 from partitune.commands import list as list_files
 from partitune.commands.command import Command, CommandGroup, add_commands
+from partitune.commands.standard_streams import end_by_signals, open_standard_streams
 from partitune.errors import PartituneError
 from partitune.version import __version__
 
@@ -50,15 +49,9 @@ COMMANDS: tuple[Command | CommandGroup, ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    if sys.stdout is None:  # closed by the caller (`>&-`)
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - stays open as stdout does
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a locale without our characters shows `?` in their place
+    open_standard_streams()
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, _stop)  # ended by a supervisor as cleanly as by Ctrl-C
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _stop)
+    end_by_signals()
     try:
         code: int = arguments.command.run(arguments)
         sys.stdout.flush()
@@ -76,12 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"partitune: {error.strerror}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
         return 2
     return code
-
-
-def _stop(*_: object) -> None:
-    """Answer a signal at once: ending workers can take a while."""
-    os.write(2, b"partitune: stopping\n")
-    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -46,6 +46,7 @@ def _search(arguments: argparse.Namespace) -> int:
         run(order, watcher) as (store, progress),
     ):
         summary = explained_summary_of(store, study)
+        watcher.close()  # before the answer, which may go to the same terminal
         answer(
             arguments,
             lambda: {**summary.to_json(), "stopped": progress.stopped},

@@ -29,7 +29,10 @@ class TerminalWatcher:
         self._objective = objectives[0]
         self._trials = trials
         self._console = Console(file=sys.stderr, highlight=False, quiet=quiet, soft_wrap=True)
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)  # draws on a terminal alone
+        # Draws on a terminal alone. Streams stay as they are: stdout may lead to a file while stderr is a terminal.
+        self._live = Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
         self._least_cost = math.inf  # in the objective, of the trials so far
         self._start = time.monotonic()
 
@@ -38,11 +41,18 @@ class TerminalWatcher:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the moving line away; what is said after that are lines."""
         self._live.stop()
 
     def said(self, text: str) -> None:
         """One line above the moving one."""
-        self._console.print(Text(text))
+        if self._console.is_terminal:
+            self._console.print(Text(text))
+        elif not self._console.quiet:  # in one write: a console that a signal interrupts says its last line again
+            self._console.file.write(f"{text}\n")
 
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
         """A trial that is better than all before gets a line that stays."""
@@ -59,7 +69,8 @@ class TerminalWatcher:
         line = progress.phase or f"{progress.finished}/{self._trials} trials ({counts})"
         line += "" if progress.phase and not progress.running else f", {progress.running} running"
         line += f", {time.monotonic() - self._start:.0f} s, {progress.where}"
-        self._live.update(Text(line), refresh=True)
+        if self._live.is_started:
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)  # one line: it can be erased
 
     def _is_news(self, result: Result, submission: Submission) -> bool:
         value = result.metric(self._objective.metric) if result.outcome is Outcome.OK else None

@@ -25,7 +25,7 @@ def test_every_file_of_a_command_is_listed_and_bears_its_name() -> None:
     named = {name: module.COMMAND for name, module in modules.items() if hasattr(module, "COMMAND")}
     assert named == {command.name: command for command in COMMANDS}
     assert sorted(set(modules) - set(named)) == [
-        "__init__", "command", "job_arguments", "space_arguments", "study_arguments",
+        "__init__", "command", "job_arguments", "space_arguments", "standard_streams", "study_arguments",
     ]  # fmt: skip
 
 
