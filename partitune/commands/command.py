@@ -70,6 +70,6 @@ def answer(arguments: argparse.Namespace, to_json: Callable[[], object], print_t
     if arguments.json:
         print(json.dumps(to_json()), flush=True)
         return
-    from partitune.report.output import stdout
+    from partitune.report.output import Output
 
-    print_to(stdout())
+    print_to(Output())

@@ -17,7 +17,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _validate(arguments: argparse.Namespace) -> int:
     from partitune.errors import SpecError
     from partitune.fidelity.validation import validate
-    from partitune.report.output import stdout
+    from partitune.report.output import Output
     from partitune.report.validation import print_validation
 
     if unknown := [name for name in arguments.tables if name not in TABLES]:
@@ -26,7 +26,7 @@ def _validate(arguments: argparse.Namespace) -> int:
         raise SpecError(f"--every: {arguments.every}; allowed: a whole number of 1 or more")
     passed = True
     for validation in validate(arguments.tables or TABLES, arguments.every):
-        print_validation(stdout(), validation)
+        print_validation(Output(), validation)
         passed &= validation.verdict is None or validation.verdict.passed
     return 0 if passed else 1
 

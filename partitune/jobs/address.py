@@ -9,6 +9,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from partitune.errors import ClusterError
@@ -22,19 +23,16 @@ DASHBOARD_PORT = 8265
 def checked(address: str) -> str:
     """The address with its scheme; a bare HOST means Ray's own port there. Raises ClusterError."""
     whole = address if "://" in address else f"http://{address}"
-    try:
+    with suppress(ValueError):
         if urlsplit(whole).port is None and "://" not in address:
             whole = f"{whole.rstrip('/')}:{DASHBOARD_PORT}"
         parts = urlsplit(whole)
-        sound = parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/") and parts.port != 0
-    except ValueError:
-        sound = False
-    if not sound:
-        raise ClusterError(
-            f"--address {address!r}: allowed: the head's dashboard, such as http://HOST:8265 "
-            "(not ray://, and not the port that workers join)"
-        )
-    return whole.rstrip("/")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/") and parts.port != 0:
+            return whole.rstrip("/")
+    raise ClusterError(
+        f"--address {address!r}: allowed: the head's dashboard, such as http://HOST:8265 "
+        "(not ray://, and not the port that workers join)"
+    )
 
 
 def knock(address: str) -> None:

@@ -8,7 +8,7 @@ that the shell takes it from where partitune would.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from partitune.partition import Partition
@@ -76,15 +76,9 @@ def _command(process: ProcessCommand) -> str:
     lines = [f"env {' '.join(f'-u {name}' for name in process.unset)}".rstrip()]
     for name, value in process.env.items():
         lines.append(f'{name}="${name}"' if name in process.secrets else f"{name}={shlex.quote(value)}")
-    lines += _grouped(process.argv)
-    return " \\\n  ".join(lines)
-
-
-def _grouped(words: Sequence[str]) -> list[str]:
-    """The program on one line, then each flag with its values on a line of its own."""
-    lines: list[list[str]] = [[]]
-    for word in words:
+    groups: list[list[str]] = [[]]  # the program, then each flag with its values
+    for word in process.argv:
         if word.startswith("--"):
-            lines.append([])
-        lines[-1].append(word)
-    return [shlex.join(line) for line in lines]
+            groups.append([])
+        groups[-1].append(word)
+    return " \\\n  ".join([*lines, *map(shlex.join, groups)])

@@ -59,11 +59,6 @@ class Output(Console):
         return needed.minimum, needed.maximum
 
 
-def stdout() -> Output:
-    """The console that data is printed on."""
-    return Output()
-
-
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], right: Sequence[str] = ()) -> Table:
     """A table of these rows; columns named in `right` are right-aligned."""
     grid = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)

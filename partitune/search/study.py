@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from partitune.analysis.figures import figure
-from partitune.analysis.final import FinalRun, Rules, most_runs
+from partitune.analysis.final import Rules, most_runs
 from partitune.analysis.summary import final_of
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Objective, Result, Submission
@@ -257,18 +258,13 @@ class _Study:
             last = "it" if len(final.finalists) == 1 else "the last of them"
             beside = "" if final.default is None else f", {last} in turns with the default"
             self.watcher.said(f"final: {names} again on fresh servers{beside}")
-        ended = search(
-            proposer,
-            pool,
-            lambda submission, result: self._record_run(proposer.run_of(submission), result),
-            Budget(None, budget.hours, budget.gpu_hours),
-            progress,
-            self.watcher,
-        )
+        record, whole = partial(self._record_run, proposer), Budget(None, budget.hours, budget.gpu_hours)
+        ended = search(proposer, pool, record, whole, progress, self.watcher)
         if proposer.due:
             progress.stopped = f"{ended}; the final is not finished"
 
-    def _record_run(self, run: FinalRun, result: Result) -> int:
+    def _record_run(self, proposer: FinalProposer, submission: Submission, result: Result) -> int:
+        run = proposer.run_of(submission)
         repeat = Repeat(self.name, run.phase, run.repeat, run.trial, datetime.now(UTC), result)
         self.store.record(repeat)
         log_trial(self.order.database, repeat)

@@ -39,7 +39,7 @@ def screened(space: FlatSpace, simulator: Driver, count: int) -> tuple[FirstsPro
     """What a study launches from, and of it what follows the opening."""
     simulated = walk(after_firsts(space), count, simulator)
     stored = [Screened("tiny", submission.label, result) for submission, result in simulated]
-    then = ScreenedProposer(after_firsts(space), stored, THROUGHPUT[0], simulator)
+    then = ScreenedProposer(after_firsts(space), stored, THROUGHPUT[0], simulator, lambda *_: None)
     return FirstsProposer((one for one, _ in simulated if one.origin in OPENING_ORIGINS), then), then
 
 
@@ -104,7 +104,7 @@ def test_two_candidates_the_simulator_cannot_tell_apart_are_not_launched_one_aft
         return Screened("tiny", f"{origin}:front-0", run(Fixed(throughput), Candidate(partition, {})))
 
     found = [one((4, 4), 100, "default"), one((3, 5), 120), one((2, 6), 119.9), one((6, 2), 119), one((5, 3), 104)]
-    then = ScreenedProposer(after_firsts(FlatSpace({})), found, THROUGHPUT[0], Fixed(1.0))
+    then = ScreenedProposer(after_firsts(FlatSpace({})), found, THROUGHPUT[0], Fixed(1.0), lambda *_: None)
     proposer = FirstsProposer([found[0].submission], then)
     partitions = [proposal.candidate.partition for proposal in iter(proposer.ask, None)]
     assert partitions == [(4, 4), (3, 5), (6, 2), (5, 3), (2, 6)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from partitune.cli import main
-from partitune.report.output import stdout
+from partitune.report.output import Output
 from partitune.report.study import print_summary
 from partitune.search.budget import Progress
 from partitune.search.events import Unwatched
@@ -93,7 +93,7 @@ def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """What a person reads at the end of the search."""
     capsys.readouterr()
     with Store.open(folder / "results.db", read_only=True) as store:
-        print_summary(stdout(), summary_of(store, "tiny"), every=True)
+        print_summary(Output(), summary_of(store, "tiny"), every=True)
     return capsys.readouterr().out
 
 

@@ -152,13 +152,10 @@ class OptunaProposer:
     def _teach(self) -> None:
         """Bring the study up to date; only when it is asked, as opening a finished study should not cost this."""
         for lesson in self._lessons[self._taught :]:
+            params, values, given = dict(lesson.params), lesson.values, lesson.result.constraints
+            constraints = {name: self._constraint(name, given) for name in self._constraints}
             self._study.add_trial(
-                create_trial(
-                    params=dict(lesson.params),
-                    distributions=self._distributions,
-                    values=lesson.values,
-                    constraints={name: self._constraint(name, lesson.result.constraints) for name in self._constraints},
-                )
+                create_trial(params=params, distributions=self._distributions, values=values, constraints=constraints)
             )
         self._taught = len(self._lessons)
 

@@ -26,6 +26,8 @@ from partitune.search.proposers.proposer import Reserving
 OPENING = (DEFAULT, "exact", "seed")
 #: Origin of a candidate that the screen promoted.
 PROMOTED = "screen"
+#: Stores what the simulator says of a candidate.
+Keep = Callable[[Submission, Result], object]
 #: Layers moved between stages up to which two partitions under equal flags are close.
 CLOSE_LAYERS = 2
 
@@ -34,12 +36,7 @@ class ScreenedProposer:
     """Proposes what the screen ranks best, or what the measured figures suggest; trust decides the shares."""
 
     def __init__(
-        self,
-        sampler: Reserving,
-        screened: Sequence[Screened],
-        objective: Objective,
-        simulator: Driver,
-        keep: Callable[[Submission, Result], object] = lambda *_: None,
+        self, sampler: Reserving, screened: Sequence[Screened], objective: Objective, simulator: Driver, keep: Keep
     ) -> None:
         """`objective` is the first one; `simulator` predicts candidates the screen did not hold, `keep` stores it."""
         self._sampler = sampler
