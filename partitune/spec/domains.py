@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator,
 from partitune.candidate import flaw_in
 from partitune.spec.environment import name_fault, value_fault
 from partitune.spec.yaml.faults import Fault, describe, text_fault
-from partitune.spec.yaml.strict_model import StrictModel, allowed, number, whole, wrong
+from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refusing, whole, wrong
 
 _Value = TypeVar("_Value")
 
@@ -49,30 +49,15 @@ def _env_value(value: object) -> object:
     raise wrong(f'found {describe(value)}; allowed: one line of text, in quotes (a variable is text: "1", "true")')
 
 
-def _flag_name(name: object) -> object:
-    if text := flag_name_fault(str(name)):
-        raise wrong(text)
-    return name
-
-
-def _env_name(name: object) -> object:
+def _env_name_fault(name: object) -> str | None:
     if not _ENV_NAME.fullmatch(str(name)):
-        raise wrong("not a name; allowed: an environment variable in upper case, such as NCCL_DEBUG")
-    if text := secret_fault(str(name)):
-        raise wrong(text)
-    return name
+        return "not a name; allowed: an environment variable in upper case, such as NCCL_DEBUG"
+    return secret_fault(str(name))
 
 
-def _exported_name(name: str) -> str:
-    if text := name_fault(name):
-        raise wrong(text)
-    return name
-
-
-def _exported_value(value: str) -> str:
-    if text := value_fault(value):
-        raise wrong(f"found {describe(value)}, which {text}; what only a site needs belongs in env of a runner")
-    return value
+def _exported_fault(value: str) -> str | None:
+    fault = value_fault(value)
+    return fault and f"found {describe(value)}, which {fault}; what only a site needs belongs in env of a runner"
 
 
 def _stage_number(stage: object) -> object:
@@ -99,8 +84,9 @@ def secret_fault(name: str) -> str | None:
     )
 
 
-def flag_name_fault(name: str) -> str | None:
-    """What is wrong with the name of an engine flag; None when it looks like one, and not like a secret."""
+def flag_name_fault(key: object) -> str | None:
+    """What is wrong with `key` as the name of an engine flag; None when it looks like one, and not like a secret."""
+    name = str(key)
     if _FLAG_NAME.fullmatch(name):
         return secret_fault(name)
     other = name.strip().lstrip("-").lower().replace("-", "_")
@@ -110,13 +96,13 @@ def flag_name_fault(name: str) -> str | None:
 
 CheckedFlagValue = Annotated[bool | int | float | str, BeforeValidator(_flag_value)]
 EnvValue = Annotated[str, BeforeValidator(_env_value), WithJsonSchema({"type": ["string", "integer"]})]
-FlagName = Annotated[str, BeforeValidator(_flag_name)]
-EnvName = Annotated[str, BeforeValidator(_env_name)]
+FlagName = Annotated[str, BeforeValidator(refusing(flag_name_fault))]
+EnvName = Annotated[str, BeforeValidator(refusing(_env_name_fault))]
 FlagValues = dict[FlagName, CheckedFlagValue]
 EnvValues = dict[EnvName, EnvValue]
 #: Of a deployment, which an export writes down.
-ExportedName = Annotated[EnvName, AfterValidator(_exported_name)]
-ExportedValue = Annotated[EnvValue, AfterValidator(_exported_value)]
+ExportedName = Annotated[EnvName, AfterValidator(refusing(name_fault))]
+ExportedValue = Annotated[EnvValue, AfterValidator(refusing(_exported_fault))]
 
 
 class _Range(StrictModel):

@@ -38,7 +38,7 @@ from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
 from partitune.spec.yaml.document import Plain
 from partitune.spec.yaml.faults import Fault, KeyPath, describe, text_fault
-from partitune.spec.yaml.strict_model import Reading, SpecFile, StrictModel, allowed, number, whole, wrong
+from partitune.spec.yaml.strict_model import Reading, SpecFile, StrictModel, allowed, number, refusing, whole, wrong
 
 _PARTITION = r"^[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*$"
 _LAYERS_PER_STAGE = "layers per stage in digits joined by commas, each at least 1, such as 10,11,12"
@@ -95,12 +95,6 @@ class Budget(StrictModel):
     pairs: Annotated[int, whole(2, 1000, "runs of the last finalist and of the default, each, in turns")] = 5
 
 
-def _printable(text: str) -> str:
-    if fault := text_fault(text.replace("\n", "\0").replace("\t", "\0")):
-        raise wrong(fault)
-    return text
-
-
 def _no_metric_twice(objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
     names = [objective.metric for objective in objectives]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -125,7 +119,7 @@ class SearchSpace(SpecFile):
     model: Annotated[
         str,
         Field(min_length=1, max_length=4096),
-        AfterValidator(_printable),
+        AfterValidator(refusing(lambda text: text_fault(text.replace("\n", "\0").replace("\t", "\0")))),
         allowed("a model of the catalog such as kimi-k3, or the path of a config.json or of its folder"),
     ]
     cluster: Annotated[Cluster, allowed("a mapping with nodes, gpus_per_node, gpu")]
@@ -218,7 +212,7 @@ def _domain_name_faults(knobs: Mapping[str | int, Plain]) -> Iterator[Fault]:
             continue
         if isinstance(value, dict) and not value.keys().isdisjoint(PartitionDomain.model_fields):
             yield Fault(("knobs", name), "holds bounds of the partition, did you mean partition?; allowed: partition")
-        elif text := flag_name_fault(str(name)):
+        elif text := flag_name_fault(name):
             yield Fault(("knobs", name), text)
 
 

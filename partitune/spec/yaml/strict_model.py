@@ -13,7 +13,7 @@ resolve to the same JSON wherever they were written.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -172,6 +172,17 @@ class StrictModel(BaseModel):
 def wrong(text: str) -> PydanticCustomError:
     """An error of a field validator whose message is already `found …; allowed: …`."""
     return PydanticCustomError("refused", "{text}", {"text": text})
+
+
+def refusing(fault: Callable[[Any], str | None]) -> Callable[[Any], Any]:
+    """The field validator that takes what `fault` has nothing to say about, and refuses the rest with its words."""
+
+    def check(value: Any) -> Any:
+        if text := fault(value):
+            raise wrong(text)
+        return value
+
+    return check
 
 
 Name = Annotated[
