@@ -107,10 +107,10 @@ def _read(content: dict[str, Any]) -> Message:
     kind = content.pop("kind", None)
     if kind not in KINDS.values():
         raise ValueError(f"its kind is {kind!r}")
-    result = content.get("result")
-    if isinstance(result, dict) and isinstance(result.get("candidate"), dict) and "knobs" in result["candidate"]:
-        # As it was sent before 2026-12, when the layout was one of the flags.
-        result["candidate"] = asdict(Candidate.from_json(result["candidate"]))
+    match content:
+        case {"result": {"candidate": {"knobs": _} as former} as result}:
+            # As it was sent before 2026-12, when the layout was one of the flags.
+            result["candidate"] = asdict(Candidate.from_json(former))
     message = _ADAPTERS[kind].validate_json(_OBJECT.dump_json(content), strict=True)
     for part in fields(message):
         match getattr(message, part.name):
