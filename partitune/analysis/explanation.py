@@ -150,10 +150,7 @@ def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> 
     resolved = ResolvedCandidate(problem, candidate)
     problem, flow = resolved.problem, resolved.flow
     costs = problem.costs.stage_costs(candidate.partition)
-    balance = {}
-    for name, batch in BALANCES.items():
-        seconds = costs.compute_s(batch)
-        balance[name] = max(seconds) * len(seconds) / sum(seconds)
+    seconds = {name: costs.compute_s(batch) for name, batch in BALANCES.items()}
     result = run(SimulatorDriver(problem), candidate)
     return Explained(
         candidate=candidate,
@@ -163,7 +160,7 @@ def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> 
         memory=resolved.memory,
         kinds=resolved.kinds,
         nodes=problem.placement.nodes,
-        balance=balance,
+        balance={name: max(stages) * len(stages) / sum(stages) for name, stages in seconds.items()},
         cost_source=problem.costs.source,
         sources={name: costs.sources(batch) for name, batch in BALANCES.items()},
         distance=distances(problem, candidate) if limits and result.measurement is not None else None,

@@ -30,5 +30,5 @@ def gib(size_bytes: float) -> str:
 
 
 def flags_text(flags: Mapping[str, FlagValue]) -> str:
-    """`max_num_seqs=128 async_scheduling=true`."""
+    """Flags as a person writes them: `max_num_seqs=128 async_scheduling=true`."""
     return " ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in flags.items())

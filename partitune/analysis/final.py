@@ -46,7 +46,7 @@ class FinalRun:
 
     @property
     def text(self) -> str:
-        """As a person calls it."""
+        """What messages call it, such as `verdict, pair 2, trial 3`."""
         which = "selection, round" if self.phase == "selection" else "verdict, pair"
         return f"{which} {self.repeat}, trial {self.trial}"
 

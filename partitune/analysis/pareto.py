@@ -61,12 +61,6 @@ def front(results: Sequence[Result], objectives: Sequence[Objective]) -> list[in
     return _non_dominated(_competing(results, objectives))
 
 
-def best_by(results: Sequence[Result], objective: Objective) -> int | None:
-    """Index of the best ok trial by one objective, the first of equals; None when none has it."""
-    costs = _competing(results, [objective])
-    return min(costs, key=costs.__getitem__, default=None)
-
-
 def knee(results: Sequence[Result], objectives: Sequence[Objective]) -> int | None:
     """Index of the knee of the front; None when no trial competes. With one objective it is the best trial."""
     costs = _competing(results, objectives)
@@ -88,8 +82,7 @@ def hypervolume(
     results: Sequence[Result], objectives: Sequence[Objective], reference: Sequence[float] | None = None
 ) -> float:
     """Volume between the trials and `reference` (values in the metrics' own units; by default `reference_point`)."""
-    if reference is None:
-        reference = reference_point(results, objectives)
+    reference = reference or reference_point(results, objectives)
     if reference is None:
         return 0.0
     corner = tuple(objective.cost(value) for objective, value in zip(objectives, reference, strict=True))

@@ -13,16 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from partitune.analysis.comparison import (
-    INDIFFERENCE_ZONE,
-    NO_DIFFERENCE,
-    Choice,
-    Comparison,
-    choose,
-    compare,
-    layouts_tried,
-    nearest_miss,
-)
+from partitune.analysis.comparison import NO_DIFFERENCE, Comparison, choose, compare, layouts_tried, nearest_miss
 from partitune.analysis.fidelity import Fidelity, fidelity
 from partitune.analysis.final import NO_FINAL, Final, FinalRun, Rules, line_up, measured_value
 from partitune.analysis.judgement import Judgement, judge
@@ -50,9 +41,9 @@ class Summary:
     comparison: Comparison | None  # of the best with the default
     pareto: tuple[Trial, ...]
     set_aside: tuple[int, ...]  # numbers of trials measured under an earlier spec: they do not compete
-    zone: float = INDIFFERENCE_ZONE
-    final: Judgement | None = None  # None: there was none, and none is due
-    fidelity: Fidelity | None = None  # of the simulator; None: nothing was screened
+    zone: float  # relative difference below which two count as equal
+    final: Judgement | None  # None: there was none, and none is due
+    fidelity: Fidelity | None  # of the simulator; None: nothing was screened
     distance: Distance | PartDistances | None = None  # of the best to the limit, simulated; None: not asked
 
     @property
@@ -205,20 +196,22 @@ def summarise(
     results = [trial.result for trial in trials]
     default = next((i for i, trial in enumerate(trials) if trial.is_default), None)
     choice = choose(results, objectives, default, rules.zone)
+    chosen = None if choice is None else choice.index
+    why = "no trial can be deployed: every one failed or missed a limit" if choice is None else choice.why
     lined_up = final_of(trials, objectives[0], rules)
     final = None if lined_up is None else judge(lined_up, runs or {}, objectives, rules.zone)
     if final is not None and final.over:
-        place = {trial.number: index for index, trial in enumerate(trials)}
-        choice = None if final.chosen is None else Choice(place[final.chosen], final.why)
+        chosen = next((index for index, trial in enumerate(trials) if trial.number == final.chosen), None)
+        why = final.why
     on_front = front(results, objectives)
-    for index in {*on_front, *([] if default is None else [default]), *([] if choice is None else [choice.index])}:
-        trials[index] = with_stages(trials[index])
-    best = None if choice is None else trials[choice.index]
+    for index in {*on_front, default, chosen}:
+        if index is not None:
+            trials[index] = with_stages(trials[index])
+    best = None if chosen is None else trials[chosen]
     base = None if default is None else trials[default]
     comparison = None if final is None else final.comparison
     if comparison is None and best is not None and best is not base:
         comparison = compare(None if base is None else base.result, best.result, objectives, rules.zone)
-    why = "no trial can be deployed: every one failed or missed a limit" if choice is None else choice.why
     return Summary(
         study=study,
         database=database,
@@ -226,7 +219,7 @@ def summarise(
         trials=tuple(trials),
         default=base,
         best=best,
-        why=final.why if final is not None and final.over else why,
+        why=why,
         comparison=comparison,
         pareto=tuple(trials[index] for index in on_front),
         set_aside=tuple(set_aside),

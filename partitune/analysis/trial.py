@@ -16,7 +16,7 @@ from partitune.candidate import DEFAULT, Result, Submission
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One finished trial."""
+    """One finished trial of a study, with its number."""
 
     study: str
     number: int
@@ -27,7 +27,7 @@ class Trial:
 
     @property
     def text(self) -> str:
-        """As a person calls it."""
+        """What messages call it, such as `trial 3`."""
         return f"trial {self.number}"
 
     @property
@@ -61,7 +61,7 @@ class Screened:
 
     @property
     def text(self) -> str:
-        """As a person calls it."""
+        """What messages call it; it has no number."""
         return "a simulated candidate"
 
     @property
@@ -83,7 +83,7 @@ class Repeat:
 
     @property
     def text(self) -> str:
-        """As a person calls it."""
+        """What messages call it, such as `verdict, pair 2, trial 3`."""
         return self.run.text
 
     @property

@@ -157,11 +157,6 @@ STAGES = Kind(StageReport, StageRow, "stage {stage} of trial {trial} of study {s
 KINDS: dict[type[Ended], Kind[Any]] = {kind.record: kind for kind in (TRIALS, SCREENED, REPEATS)}
 
 
-def spec_digest(spec: Mapping[str, Any]) -> str:
-    """12 hex digits of a resolved spec; equal specs have equal digests in any process."""
-    return hashlib.sha256(to_json(spec).encode()).hexdigest()[:12]
-
-
 def flaw_of(result: Result) -> str | None:
     """Why `result` cannot be stored and read back unchanged, None when it can."""
     measurement = result.measurement
@@ -185,7 +180,7 @@ def flaw_of(result: Result) -> str | None:
 def study_columns(terms: StudyTerms) -> Cells:
     """The columns of a study that begins, or goes on, under these terms."""
     columns = {part.name: cell_of(getattr(terms, part.name)) for part in fields(StudyTerms)}
-    digest = spec_digest(terms.spec)
+    digest = hashlib.sha256(columns["spec"].encode()).hexdigest()[:12]
     return {**columns, "spec_digest": digest, "state": StudyState.RUNNING.value, "finished_at": None}
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from partitune.analysis.final import NO_FINAL, Rules
-from partitune.analysis.pareto import best_by
+from partitune.analysis.pareto import front
 from partitune.analysis.summary import Summary, summarise
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome
@@ -79,7 +79,7 @@ def look(store: Store, study: str, objectives: Sequence[Objective], budget_trial
     """How far `study` is at this moment; takes no lock. Raises StoreError: no such study, a damaged row."""
     trials = store.trials(study, stages=False)
     results = [trial.result for trial in trials]
-    best = best_by(results, objectives[0])
+    best = next(iter(front(results, objectives[:1])), None)
     state, writer = store.study(study).state, store.writer()
     running, left = state is StudyState.RUNNING and bool(writer), budget_trials - len(trials)
     per_minute = _per_minute(trials[-RECENT:], datetime.now(UTC))

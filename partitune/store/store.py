@@ -232,9 +232,8 @@ class Store(Database):
         if stages and kind is records.TRIALS:
             wanted = select(TrialRow.number.label("trial"), *records.STAGES.table.c).join(TrialRow).where(*which)
             cells = _columns(session.execute(wanted.order_by(TrialRow.number, records.STAGES.order)))
-            for trial, stage in zip(
-                cells["trial"], records.read(records.STAGES, study, cells, self.label), strict=True
-            ):
+            reports = records.read(records.STAGES, study, cells, self.label)
+            for trial, stage in zip(cells["trial"], reports, strict=True):
                 of_trials.setdefault(trial, []).append(stage)
         return records.read(kind, study, rows, self.label, of_trials)
 
@@ -246,9 +245,7 @@ class Store(Database):
             stored = {row[0]: row[1] for row in rows}
             return {outcome: stored.get(outcome.value, 0) for outcome in Outcome}
 
-    def _current(
-        self, row: StudyRow, kind: Kind[Any] = records.TRIALS
-    ) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    def _current(self, row: StudyRow, kind: Kind[Any] = records.TRIALS) -> tuple[ColumnElement[bool], ...]:
         """Which records are of a study, and which of those of its current revision."""
         return kind.table.c.study_id == row.id, kind.table.c.revision == self._revision(row)
 
@@ -256,9 +253,8 @@ class Store(Database):
         return integer((self.label, records.TRIALS.table.name, f"a trial of study {study}"), "number", value)
 
     def _study(self, row: StudyRow) -> StudyRecord:
-        (study,) = records.read(
-            records.STUDIES, "", {name: [getattr(row, name)] for name in records.STUDIES.columns}, self.label
-        )
+        cells = {name: [getattr(row, name)] for name in records.STUDIES.columns}
+        (study,) = records.read(records.STUDIES, "", cells, self.label)
         return study
 
     def _check_spec(self, terms: StudyTerms) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitune.analysis.pareto import best_by, front, hypervolume, knee, reference_point, volume
+from partitune.analysis.pareto import front, hypervolume, knee, reference_point, volume
 from partitune.candidate import Objective, Outcome, Result
 from tests.builders import trial_with
 
@@ -68,8 +68,8 @@ def test_the_order_of_trials_does_not_change_the_values_on_the_front(
 def test_of_equal_trials_the_first_is_shown() -> None:
     same = trials((100, 50), (100, 50), (90, 40), (100, 50))
     assert front(same, TWO) == [0, 2]
-    assert best_by(same, THROUGHPUT) == 0
-    assert best_by(same, TTFT) == 2
+    assert front(same, [THROUGHPUT]) == [0]
+    assert front(same, [TTFT]) == [2]
 
 
 def test_a_broken_run_with_a_tempting_latency_never_wins() -> None:
@@ -78,7 +78,7 @@ def test_a_broken_run_with_a_tempting_latency_never_wins() -> None:
     for results in ([broken, real], [real, broken]):
         expected = results.index(real)
         assert front(results, TWO) == [expected]
-        assert best_by(results, TTFT) == expected
+        assert front(results, [TTFT]) == [expected]
         assert knee(results, TWO) == expected
 
 
@@ -86,7 +86,7 @@ def test_a_broken_run_with_a_tempting_latency_never_wins() -> None:
 def test_only_ok_trials_compete(outcome: Outcome) -> None:
     assert front([trial(1e9, 0.0, outcome=outcome)], TWO) == []
     assert knee([trial(1e9, 0.0, outcome=outcome)], TWO) is None
-    assert best_by([trial(1e9, 0.0, outcome=outcome)], TTFT) is None
+    assert front([trial(1e9, 0.0, outcome=outcome)], [TTFT]) == []
     assert hypervolume([trial(1e9, 0.0, outcome=outcome)], TWO) == 0.0
 
 
