@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for annotations only: these imports cost a second
-    from partitune.jobs.client import Head
+    from partitune.jobs.client import JobServer
     from partitune.jobs.home import Home
 
 _DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -29,11 +29,11 @@ def add_address_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def watch(head: Head, job_id: str, database: str | None, *, show: bool) -> int:
+def watch(server: JobServer, job_id: str, database: str | None, *, show: bool) -> int:
     """Stay with a job to its end.
 
     Args:
-        head: of the cluster.
+        server: of the cluster.
         job_id: as `submit` and `jobs list` show it.
         database: where its results go, if it sends any.
         show: its log on stdout meanwhile.
@@ -46,10 +46,10 @@ def watch(head: Head, job_id: str, database: str | None, *, show: bool) -> int:
 
     def stay() -> int:
         if database is not None:
-            _bring_home(head, job_id, database, show=show)
+            _bring_home(server, job_id, database, show=show)
         elif show:
-            print_log(head.follow(job_id), Home())
-        job = head.wait(job_id)
+            print_log(server.follow(job_id), Home())
+        job = server.wait(job_id)
         print(f"{job_id}: {job.status}", file=sys.stderr)
         if job.status == "FAILED":
             home = Home()
@@ -83,15 +83,15 @@ def print_log(lines: Iterable[str], home: Home, *, show: bool = True) -> int:
     return 0
 
 
-def _bring_home(head: Head, job_id: str, database: str, *, show: bool) -> None:
+def _bring_home(server: JobServer, job_id: str, database: str, *, show: bool) -> None:
     from partitune.jobs.home import Home
     from partitune.store import Store
 
-    head.job(job_id)  # before a database is created for a job that is not there
+    server.job(job_id)  # before a database is created for a job that is not there
     with Store.open(database) as store:
         home = Home(store)
         try:
-            print_log(head.follow(job_id), home, show=show)
+            print_log(server.follow(job_id), home, show=show)
         finally:
             home.leave()
     trials = ", ".join(f"{count} trials of {study}" for study, count in home.trials.items())

@@ -23,10 +23,10 @@ def _add_list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from partitune.jobs.client import Head
+    from partitune.jobs.client import JobServer
     from partitune.report.output import table
 
-    jobs = Head(arguments.address).jobs()
+    jobs = JobServer(arguments.address).jobs()
     rows = (
         (
             *(job.job_id, job.status, job.study),
@@ -63,21 +63,21 @@ def _add_logs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _logs(arguments: argparse.Namespace) -> int:
-    from partitune.jobs.client import Head
+    from partitune.jobs.client import JobServer
     from partitune.jobs.home import Home
 
-    head, home = Head(arguments.address), Home()
+    server, home = JobServer(arguments.address), Home()
     if arguments.follow:
-        return until_left(arguments.job, None, lambda: print_log(head.follow(arguments.job), home))
-    return print_log(head.log(arguments.job), home)
+        return until_left(arguments.job, None, lambda: print_log(server.follow(arguments.job), home))
+    return print_log(server.log(arguments.job), home)
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    from partitune.jobs.client import Head
+    from partitune.jobs.client import JobServer
 
-    head = Head(arguments.address)
-    stopped = head.stop(arguments.job)
-    print(f"{arguments.job}: {head.job(arguments.job).status}" + ("" if stopped else ", had ended before"))
+    server = JobServer(arguments.address)
+    stopped = server.stop(arguments.job)
+    print(f"{arguments.job}: {server.job(arguments.job).status}" + ("" if stopped else ", had ended before"))
     return 0
 
 
@@ -87,9 +87,9 @@ def _add_wait_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _wait(arguments: argparse.Namespace) -> int:
-    from partitune.jobs.client import Head
+    from partitune.jobs.client import JobServer
 
-    return watch(Head(arguments.address), arguments.job, arguments.fetch_results, show=False)
+    return watch(JobServer(arguments.address), arguments.job, arguments.fetch_results, show=False)
 
 
 COMMAND = CommandGroup(

@@ -36,7 +36,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _submit(arguments: argparse.Namespace) -> int:
-    from partitune.jobs.client import Head
+    from partitune.jobs.client import JobServer
     from partitune.jobs.submission import ENVIRONMENT, prepare
     from partitune.spec.runner import load_runner
 
@@ -53,11 +53,11 @@ def _submit(arguments: argparse.Namespace) -> int:
         print(_shipped(prepared.shipment), file=sys.stderr)
         print(prepared.entrypoint)
         return 0
-    head = Head(arguments.address)
+    server = JobServer(arguments.address)
     if database is not None:
         _check_home(database, prepared.study)
     print(_shipped(prepared.shipment), file=sys.stderr)
-    job_id = head.submit(
+    job_id = server.submit(
         prepared.entrypoint, prepared.shipment, study=prepared.study, results=prepared.results, env=ENVIRONMENT
     )
     watched = arguments.follow or database is not None
@@ -65,7 +65,7 @@ def _submit(arguments: argparse.Namespace) -> int:
     if not watched:
         print(f"results: {prepared.results}; go on with: partitune jobs logs {job_id} --follow", file=sys.stderr)
         return 0
-    return watch(head, job_id, database, show=arguments.follow)
+    return watch(server, job_id, database, show=arguments.follow)
 
 
 def _check_home(database: str, study: str) -> None:

@@ -70,7 +70,7 @@ class Job:
         return self.status in ENDED
 
 
-class Head:
+class JobServer:
     """The job server of a cluster. Every method raises ClusterError."""
 
     def __init__(self, address: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from partitune.errors import ClusterError
 from partitune.jobs import address, client
 from partitune.jobs.address import checked
-from partitune.jobs.client import Head
+from partitune.jobs.client import JobServer
 from partitune.jobs.package import pack
 from partitune.spec.runner import load_runner
 from partitune.spec.search_space import load_search_space
@@ -75,7 +75,7 @@ def head_that(*answers: tuple[str, str, int, Any]) -> dict[tuple[str, str], list
 )
 def test_an_address_that_is_none_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(ClusterError, match="http://HOST:8265"):
-        Head(address if address != "auto" else "auto://x")
+        JobServer(address if address != "auto" else "auto://x")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_closed_port_is_said_at_once() -> None:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ClusterError, match=f"http://{address}: cannot be reached: Connection refused. Check"):
-            Head(address)
+            JobServer(address)
 
 
 def test_a_head_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_head_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(ClusterError, match="cannot be reached: timed out"):
-            Head(f"127.0.0.1:{silent.getsockname()[1]}")
+            JobServer(f"127.0.0.1:{silent.getsockname()[1]}")
         assert time.monotonic() - start < 20
 
 
@@ -117,7 +117,7 @@ def test_a_stranger_is_no_head(status: int, body: object) -> None:
         stranger({("GET", "/api/version"): [(status, body)]}) as address,
         pytest.raises(ClusterError, match="no Ray head"),
     ):
-        Head(address)
+        JobServer(address)
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_a_nonsense_answer_is_one_error(status: int, body: object) -> None:
         stranger(head_that(("GET", "/api/jobs/", status, body))) as address,
         pytest.raises(ClusterError, match=f"Ray at {address}: "),
     ):
-        Head(address).jobs()
+        JobServer(address).jobs()
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_head_that_wants_a_token_gets_a_hint_of_two_lines(status: int) -> None:
     answers = {("GET", "/api/version"): [(status, "Unauthorized")]}
     with stranger(answers) as address, pytest.raises(ClusterError) as caught:
-        Head(address)
+        JobServer(address)
     first, second = str(caught.value).splitlines()
     assert first.startswith(f"Ray at {address} asks for its token: Authentication ")
     assert "RAY_AUTH_MODE=token" in second
@@ -146,7 +146,7 @@ def test_the_given_address_wins_over_rays_own_environment(monkeypatch: pytest.Mo
     monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")
     with stranger(head_that(("GET", "/api/jobs/", 200, [DETAILS]))) as address:
-        assert Head(address).jobs() == []  # a job, and not ours
+        assert JobServer(address).jobs() == []  # a job, and not ours
 
 
 def test_an_unknown_job_is_answered_with_the_nearest() -> None:
@@ -156,7 +156,7 @@ def test_an_unknown_job_is_answered_with_the_nearest() -> None:
     )
     said = "no job partitune-tiny-2; did you mean partitune-tiny-1"
     with stranger(answers) as address, pytest.raises(ClusterError, match=said):
-        Head(address).job("partitune-tiny-2")
+        JobServer(address).job("partitune-tiny-2")
 
 
 NO_AGENT = (500, "No available agent to submit job, please try again later.")
@@ -164,7 +164,7 @@ SHIPMENT = pack(load_search_space("tiny"), load_runner("simulator"))
 
 
 def submit(address: str) -> str:
-    return Head(address).submit("true", SHIPMENT, study="tiny", results="", env={})
+    return JobServer(address).submit("true", SHIPMENT, study="tiny", results="", env={})
 
 
 def test_a_head_whose_agent_still_starts_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_a_head_that_goes_while_a_log_is_followed_is_given_up_soon(monkeypatch: 
     ours = {**DETAILS, "metadata": {"partitune": "0.1.0+0", "study": "tiny"}}
     place = ("GET", "/api/jobs/partitune-tiny-1")
     with stranger(head_that((*place, 200, ours), (*place, 503, "going down"))) as address:
-        lines = Head(address).follow("partitune-tiny-1")
+        lines = JobServer(address).follow("partitune-tiny-1")
         start = time.monotonic()
         with pytest.raises(ClusterError, match="going down"):
             next(lines)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from partitune.cli import main
-from partitune.jobs.client import Head
+from partitune.jobs.client import JobServer
 from partitune.jobs.package import pack
 from partitune.spec.runner import load_runner
 from partitune.spec.search_space import load_search_space
@@ -109,7 +109,7 @@ def test_tasks_on_a_second_node_run_the_shipped_partitune_and_ten_megabytes_come
 ) -> None:
     shipment = pack(load_search_space("tiny"), load_runner("simulator"))
     entrypoint = shlex.join([str(python), "-c", SECOND_NODE])
-    job = Head(address).submit(entrypoint, shipment, study="nodes", results="", env={})
+    job = JobServer(address).submit(entrypoint, shipment, study="nodes", results="", env={})
     assert main(["jobs", "wait", job, "--address", address, "--fetch-results", "home.db"]) == 0
     capsys.readouterr()
     assert main(["jobs", "logs", job, "--address", address]) == 0
