@@ -42,7 +42,7 @@ def random_requests(load: RandomWorkload, seed: int = 0) -> list[Request]:
 
 
 def _lengths(generator: np.random.Generator, mean: int, load: RandomWorkload) -> list[int]:
-    low, high = math.floor(mean * (1 - load.range_ratio)), math.ceil(mean * (1 + load.range_ratio))
+    low, high = load.bounds(mean)
     lengths: list[int] = generator.integers(low, high + 1, size=load.requests).tolist()
     return lengths
 

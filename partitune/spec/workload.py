@@ -7,6 +7,7 @@ a mix are measured one after the other, never at once: what comes at once is one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Literal, TypeAlias
 
@@ -34,6 +35,10 @@ class RandomWorkload(StrictModel):
     burstiness: Annotated[
         float, number(0, 1e3, "shape of the gaps of an open load: 1 Poisson, less is burstier", above=True)
     ] = 1.0
+
+    def bounds(self, mean: int) -> tuple[int, int]:
+        """The fewest and the most tokens of a length around `mean`."""
+        return math.floor(mean * (1 - self.range_ratio)), math.ceil(mean * (1 + self.range_ratio))
 
     def faults(self) -> Iterator[Fault]:
         """Both loads or none; burstiness of a closed load."""

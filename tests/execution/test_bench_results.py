@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 
 import pytest
 from hypothesis import given, settings
@@ -55,7 +56,7 @@ def test_what_was_not_measured_is_no_zero_that_wins() -> None:
 
 
 def test_sglang_and_its_other_names() -> None:
-    """sglang/benchmark/serving.py: one object a line, the last run's last."""
+    """sglang/benchmark/serving.py: one object a line, appended to those of other runs."""
     run = {
         "tag": None,
         "server_info": {"internal_states": [{"nested": [1]}]},
@@ -70,8 +71,7 @@ def test_sglang_and_its_other_names() -> None:
         "p99_itl_ms": 9.0,
         "accept_length": None,
     }
-    text = json.dumps({**run, "completed": 1, "total_output_tokens": 5, "output_throughput": 2.5}) + "\n"
-    found = read_bench(SGLANG, text + json.dumps(run) + "\n")
+    found = read_bench(SGLANG, json.dumps(run) + "\n")
     assert (found.sent, found.failed, found.completed) == (None, None, 4)
     assert dict(found.metrics) == {
         "makespan_s": 2.0,
@@ -103,7 +103,7 @@ def test_guidellm_and_its_other_meanings() -> None:
         "time_per_output_token_ms": summary(17),
         "request_latency": summary(2),
     }
-    report = {"metadata": {}, "benchmarks": [{"duration": 1.0}, {"duration": 4.0, "metrics": metrics}]}
+    report = {"metadata": {}, "benchmarks": [{"duration": 4.0, "metrics": metrics}]}
     found = read_bench(GUIDELLM, json.dumps(report, indent=1))
     assert (found.sent, found.completed, found.failed, found.output_tokens) == (5, 4, 1, 20)
     assert found.metrics["output_throughput_tok_s"] == 5.0
@@ -114,8 +114,11 @@ def test_guidellm_and_its_other_meanings() -> None:
     assert "itl_mean_ms" not in found.metrics
     with pytest.raises(BenchmarkFailed, match="this tool does not measure itl"):
         read_bench(GUIDELLM, json.dumps(report), needed=["itl_p99_ms"])
-    with pytest.raises(BenchmarkFailed, match="`benchmarks`"):
+    with pytest.raises(BenchmarkFailed, match="`benchmarks`, found 0"):
         read_bench(GUIDELLM, '{"benchmarks": []}')
+    sweep = {"benchmarks": report["benchmarks"] * 3}  # type: ignore[operator]
+    with pytest.raises(BenchmarkFailed, match=r"^g\.json: .*found 3; allowed: a run with one rate.*, not a sweep$"):
+        read_bench(GUIDELLM, json.dumps(sweep), "g.json")
 
 
 def result_of(**changes: object) -> str:
@@ -160,12 +163,76 @@ def test_what_cannot_be_trusted_names_file_and_key(text: str, said: str) -> None
         read_bench(VLLM, text, "w3.json")
 
 
-def test_lines_before_a_result_and_results_before_the_last_are_passed_over() -> None:
-    last = json.dumps({**LEAST, "completed": 3})
-    log = "INFO starting\n{'python': 'dict'}\n"
-    assert read_bench(VLLM, log + json.dumps(LEAST) + "\n" + last + "\n").completed == 3
+def test_other_lines_are_passed_over_json_or_not() -> None:
+    result = json.dumps({**LEAST, "completed": 3})
+    log = "INFO starting\n{'python': 'dict'}\n" + json.dumps({"level": "info", "completed_at": 1}) + "\n"
+    assert read_bench(VLLM, log + result + "\n" + json.dumps({"level": "info", "msg": "done"}) + "\n").completed == 3
     assert read_bench(VLLM, "\ufeff" + json.dumps(LEAST, indent=2) + "\nnanobind: leaked 4 instances!\n").completed == 4
     assert read_bench(VLLM, "\ufffd\ufffd\n" + json.dumps(LEAST)).completed == 4
+
+
+def test_of_several_results_none_is_silently_taken() -> None:
+    """vLLM's --append-result and SGLang's files after a second run: the last may be another candidate's."""
+    text = "started\n" + json.dumps(LEAST) + "\n" + json.dumps({**LEAST, "completed": 3}) + "\n"
+    for form in (VLLM, SGLANG):
+        with pytest.raises(
+            BenchmarkFailed, match=r"^w\.json: 2 results \(lines 2, 3\); allowed: one, that of this run$"
+        ):
+            read_bench(form, text, "w.json")
+
+
+def streamed(gaps_ms: list[float], tokens: int | None = None, **changes: object) -> str:
+    """A result of one request whose chunks came so many milliseconds apart, as vLLM's tool writes it."""
+    tokens = len(gaps_ms) + 1 if tokens is None else tokens
+    mean = sum(gaps_ms) / len(gaps_ms)
+    itl = {"mean_itl_ms": mean, "median_itl_ms": statistics.median(gaps_ms), "p99_itl_ms": max(gaps_ms)}
+    counts = {"duration": 30.0, "completed": 1, "total_input_tokens": 10, "total_output_tokens": tokens}
+    rest = {"median_ttft_ms": 100.0, "median_tpot_ms": sum(gaps_ms) / (tokens - 1)}
+    return json.dumps({**counts, **rest, **itl, "itls": [[gap / 1000 for gap in gaps_ms]], **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        # What a proxy that collected made of it: median 0.005 ms at a mean of 14.9 ms.
+        (streamed([0.005, 0.005, 44.69] * 40), "80 of 120 gaps are shorter than 0.75 ms"),
+        (streamed([0.005, 0.005, 44.69] * 40, itls=None), "half of the gaps are 0.005 ms or less, at a mean of 14.9"),
+        (streamed([0.05, 20.0, 20.0] * 40), "40 of 120 gaps are shorter"),
+        # vLLM's --stream-interval, or drafted tokens: several in a chunk.
+        (streamed([40.0] * 30, tokens=121), "30 gaps, where 120 lie between the tokens"),
+    ],
+)
+def test_gaps_between_network_reads_are_no_gaps_between_tokens(text: str, why: str) -> None:
+    found = read_bench(VLLM, text, "w.json")
+    assert found.remark.startswith(f"streams came in bursts: {why}")
+    assert not [name for name in found.metrics if name.startswith("itl")]
+    assert found.metrics["ttft_p50_ms"] == 100
+    assert found.metrics["tpot_p50_ms"] > 1
+    with pytest.raises(BenchmarkFailed, match=r"^w\.json: itl_p99_ms cannot be used: streams came in bursts"):
+        read_bench(VLLM, text, "w.json", needed=["ttft_p50_ms", "itl_p99_ms"])
+
+
+def test_answers_that_came_whole_have_no_first_token() -> None:
+    text = streamed([0.02] * 127)
+    found = read_bench(VLLM, text)
+    assert found.remark == "answers came whole, not as streams (0.02 ms a token)"
+    assert not [name for name in found.metrics if name.startswith(("itl", "tpot", "ttft"))]
+    with pytest.raises(BenchmarkFailed, match="ttft_p50_ms cannot be used: answers came whole"):
+        read_bench(VLLM, text, needed=["ttft_p50_ms"])
+
+
+@pytest.mark.parametrize(
+    "gaps_ms",
+    [
+        [0.6] * 100,  # a tiny model
+        [8.0] * 90 + [900.0] * 10,  # decoding that waits for the prefills of others
+        [0.02, 16.0, 8.0, 8.0, 8.0] * 20,  # a busy client reads two tokens at once now and then
+    ],
+)
+def test_streams_that_came_token_by_token_keep_their_gaps(gaps_ms: list[float]) -> None:
+    found = read_bench(VLLM, streamed(gaps_ms))
+    assert (found.remark, found.metrics["itl_p50_ms"]) == ("", statistics.median(gaps_ms))
+    assert read_bench(VLLM, BENCH).remark == ""
 
 
 def test_goodput_is_the_tools_and_none_of_it_is_0() -> None:

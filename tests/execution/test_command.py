@@ -36,14 +36,14 @@ import json, os, sys
 from pathlib import Path
 partition, env_file, config, load_file, result = sys.argv[1:]
 words = Path(load_file).read_text().splitlines()
-number = int(words[words.index("--num-prompts") + 1])
+number, prompt = (int(words[words.index(word) + 1]) for word in ("--num-prompts", "--random-input-len"))
 Path(result + ".seen").write_text(json.dumps({
     "partition": partition, "env": Path(env_file).read_text(), "config": Path(config).read_text(), "words": words,
     "site": os.environ.get("SITE"), "marker": os.environ.get("PARTITUNE_TRIAL"), "argv": sys.argv[1:],
 }))
 tokens = number * 12
 Path(result).write_text(json.dumps({
-    "duration": 4.0, "completed": number, "failed": 0, "total_input_tokens": number * 16,
+    "duration": 4.0, "completed": number, "failed": 0, "total_input_tokens": number * prompt,
     "total_output_tokens": tokens, "request_throughput": number / 4, "output_throughput": tokens / 4,
     "total_token_throughput": number * 7.0, "mean_ttft_ms": 10.0, "median_ttft_ms": 9.0, "p99_ttft_ms": 20.0,
     "mean_tpot_ms": 1.0, "median_tpot_ms": 1.0, "p99_tpot_ms": 2.0, "mean_itl_ms": 1.0, "median_itl_ms": 1.0,

@@ -25,9 +25,12 @@ from partitune.execution.processes.ledger import MARKER
 from partitune.execution.processes.node import Node
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.execution.server.setup import Setup
+from partitune.execution.server.setup_checks import setup_for
+from partitune.planning.resolve import resolve
+from partitune.spec.search_space import SearchSpace
 from tests.execution.test_process_supervisor import wait_until
 from tests.fake_engine import ACT
-from tests.fake_setup import Bench, candidate, fake_setup
+from tests.fake_setup import SPACE, Bench, candidate, fake_setup
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -120,12 +123,30 @@ def test_a_failure_has_its_reason_and_outcome(bench: Bench, act: str) -> None:
         ("bench-half", "is not complete JSON"),
         ("bench-none", "only 0 of 24 requests completed"),
         ("bench-nan", r"output_throughput is nan"),
+        ("bench-output:3", r"864 output tokens came, asked for were 288; the engine generated 288 tokens"),
+        ("bench-input:0", r"0 input tokens were sent, asked for were 384, give or take 10%"),
+        ("bench-input:1000", r"384000 input tokens were sent"),
+        ("bench-twice", r"2 results \(lines 1, 2\); allowed: one, that of this run"),
     ],
 )
 def test_a_load_generator_that_cannot_be_trusted_makes_the_trial_invalid(bench: Bench, act: str, reason: str) -> None:
     result = measure(bench, driver=bench.driver(fake_setup(env={ACT: act})))
     assert result.outcome is Outcome.INVALID
     assert re.search(reason, result.reason), result.reason
+
+
+def test_streams_in_bursts_are_measured_without_their_gaps(bench: Bench) -> None:
+    made = fake_setup(env={ACT: "bench-bursts"})
+    found = measure(bench, driver=bench.driver(made)).measurement
+    assert found is not None
+    assert re.search(r"; streams came in bursts: half of the gaps are 0\.0\d+ ms or less", found.limiting_reason)
+    assert not [name for name in found.metrics if name.startswith("itl")]
+    assert found.metrics["tpot_p50_ms"] > 10
+    space = SearchSpace.from_mapping({**SPACE, "slo": {"itl_p99_ms": 50}}, source="fake.yaml")
+    aimed = setup_for(resolve(space), space, made.runner)
+    result = measure(bench, driver=bench.driver(aimed))
+    assert (result.outcome, result.measurement) == (Outcome.INVALID, None)
+    assert "itl_p99_ms cannot be used: streams came in bursts" in result.reason
 
 
 def test_a_flag_the_engine_does_not_know_is_refused(bench: Bench) -> None:

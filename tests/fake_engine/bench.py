@@ -1,7 +1,8 @@
 """The fake `vllm bench serve`: sends real requests that stream, and writes the file of the real one.
 
 Keys as in a recorded result of vllm 0.32.0. Acts: bench-half (a file cut in the middle), bench-none (no request
-completes, exit status 0: what the real one does when the engine died), bench-nan, bench-hang.
+completes, exit status 0: what the real one does when the engine died), bench-nan, bench-hang, bench-input:FACTOR and
+bench-output:FACTOR (counts so many times too high), bench-bursts (reads only twice a request), bench-twice.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import random
 import threading
 import time
 import urllib.request
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from acts import act  # type: ignore[import-not-found]
@@ -23,6 +25,17 @@ from acts import act  # type: ignore[import-not-found]
 def percentile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def read(answer: Iterable[bytes]) -> Iterator[bytes]:
+    """Its lines as they come, or a dozen at a time, as a proxy that collects hands them on."""
+    held: list[bytes] = []
+    for line in answer:
+        held.append(line)
+        if act("bench-bursts") is None or len(held) == 12:
+            yield from held
+            held.clear()
+    yield from held
 
 
 def bench(words: argparse.Namespace) -> None:
@@ -45,7 +58,7 @@ def bench(words: argparse.Namespace) -> None:
             request = urllib.request.Request(words.base_url + words.endpoint, json.dumps(asked).encode(), headers)
             try:
                 with urllib.request.urlopen(request) as answer:
-                    moments = [time.perf_counter() for line in answer if line.startswith(b'data: {"choices')]
+                    moments = [time.perf_counter() for line in read(answer) if line.startswith(b'data: {"choices')]
             except OSError as error:
                 errors.append(str(error))
                 continue
@@ -63,6 +76,8 @@ def bench(words: argparse.Namespace) -> None:
     duration = time.perf_counter() - begin
     results = [] if act("bench-none") is not None else results
     done = len(results)
+    received = done * tokens * int(act("bench-output") or 1)
+    sent = int(done * int(words.random_input_len or 16) * float(act("bench-input") or 1))
     series = {
         "ttft": [moments[0] - start for moments, start, _ in results],
         "tpot": [(end - moments[0]) / max(1, tokens - 1) for moments, _, end in results],
@@ -73,10 +88,10 @@ def bench(words: argparse.Namespace) -> None:
         "date": time.strftime("%Y%m%d-%H%M%S"), "endpoint_type": "openai", "backend": words.backend, "label": None,
         "model_id": words.served_model_name, "tokenizer_id": words.model, "num_prompts": count, "request_rate": "inf",
         "burstiness": 1.0, "max_concurrency": int(words.max_concurrency or 0) or None, "duration": duration,
-        "completed": done, "failed": count - done, "total_input_tokens": done * int(words.random_input_len or 16),
-        "total_output_tokens": done * tokens, "request_throughput": done / duration, "request_goodput": None,
-        "output_throughput": float("nan") if act("bench-nan") is not None else done * tokens / duration,
-        "total_token_throughput": done * (tokens + int(words.random_input_len or 16)) / duration,
+        "completed": done, "failed": count - done, "total_input_tokens": sent,
+        "total_output_tokens": received, "request_throughput": done / duration, "request_goodput": None,
+        "output_throughput": float("nan") if act("bench-nan") is not None else received / duration,
+        "total_token_throughput": (sent + received) / duration,
         "output_lens": [tokens] * done, "errors": errors, "ttfts": series["ttft"],
     }  # fmt: skip
     for name, values in series.items():
@@ -85,6 +100,7 @@ def bench(words: argparse.Namespace) -> None:
         body |= {f"mean_{name}_ms": mean, f"median_{name}_ms": percentile(milliseconds, 0.5), f"std_{name}_ms": 0.0}
         body |= {f"p{point}_{name}_ms": percentile(milliseconds, point / 100) for point in (50, 90, 99)}
     text = json.dumps(body)
+    text += f"\n{text}" if act("bench-twice") is not None else ""
     Path(words.result_dir, words.result_filename).write_text(
         text[: len(text) // 2] if act("bench-half") is not None else text
     )

@@ -6,7 +6,6 @@ Source: SGLang 0.5.23 `benchmark/serving.py` (one object a line, appended), `ben
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from partitune.engines.launch import LoadGenerator, LoadRun, Target, goodput_words, serving_format
@@ -35,7 +34,7 @@ class SglangBench(LoadGenerator):
         if tokenizer := target.flags.get("tokenizer_path") or target.flags.get("tokenizer"):
             yield from ("--tokenizer", str(tokenizer))
         ratio = (1 - load.range_ratio) / (1 + load.range_ratio)
-        longest = [math.ceil(mean * (1 + load.range_ratio)) for mean in (load.prompt_tokens, load.output_tokens)]
+        longest = [load.bounds(mean)[1] for mean in (load.prompt_tokens, load.output_tokens)]
         yield from ("--dataset-name", "random-ids", "--random-input-len", str(longest[0]))
         yield from ("--random-output-len", str(longest[1]), "--random-range-ratio", f"{ratio:.6g}")
         if load.concurrency is not None:

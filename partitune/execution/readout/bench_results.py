@@ -3,8 +3,9 @@
 Decision: each tool's file is read by a table of the names it uses, and a key that is missing says which names were
 looked for, because tools rename keys. Counts and the duration are demanded, throughputs are computed from them (one
 definition for all tools) and must agree with what the tool printed. A latency of 0 is what the tools write where
-nothing was measured (no second token), so it is left out and never wins. A file that ends in the middle of a result is
-refused, however many complete results stand before it.
+nothing was measured (no second token), so it is left out and never wins; so are gaps between tokens that came several
+at a time, which are gaps between network reads. One run leaves one result: a file that holds several, or ends in the
+middle of one, is refused, as nobody can say which of them is meant.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from partitune.engines.readout import BenchFormat
 from partitune.errors import BenchmarkFailed
+from partitune.execution.readout.streams import gaps, unusable_metrics
 
 _LARGEST_FILE = 256 << 20
 #: A line of a log may begin like a result; more than this many are no result file.
@@ -49,25 +51,28 @@ class BenchResult:
     acceptance_rate: float | None = None  # of drafted tokens, 0 to 1
     longest_gap_s: float | None = None  # between two tokens of one request; None: not in the file
     errors: tuple[str, ...] = ()  # of requests, distinct, the first few
+    remark: str = ""  # why some metrics are not among those found
 
 
 def read_bench(
     form: BenchFormat, text: str, source: str = "the result file", needed: Collection[str] = ()
 ) -> BenchResult:
-    """The last result in a file of that form. `needed` names metrics that must be among those found.
+    """The result in a file of that form. `needed` names metrics that must be among those found.
 
     Raises:
-        BenchmarkFailed: empty, half-written or no JSON; a key missing, of a wrong type, negative, not finite; figures
-            that contradict one another. Names `source` and the key.
+        BenchmarkFailed: empty, half-written or no JSON; several results; a key missing, of a wrong type, negative, not
+            finite; figures that contradict one another. Names `source` and the key.
     """
-    result = _last_object(text, source)
+    result = _only_object(form, text, source)
     if form.results:
         runs = result.get(form.results)
-        if not isinstance(runs, list) or not runs or not isinstance(runs[-1], dict):
+        if not isinstance(runs, list) or len(runs) != 1 or not isinstance(runs[0], dict):
             raise BenchmarkFailed(
-                f"{source}: looked for a list of results under `{form.results}`, found {reprlib.repr(runs)}"
+                f"{source}: looked for one benchmark under `{form.results}`, found "
+                f"{len(runs) if isinstance(runs, list) else reprlib.repr(runs)}; allowed: a run with one rate or one "
+                "number of streams, not a sweep"
             )
-        result = runs[-1]
+        result = runs[0]
     counts = {name: _count(result, form, name, source) for name in (*_REQUIRED, "failed", "sent")}
     duration_s = _number(result, form.keys["duration_s"], source)
     if not duration_s:
@@ -87,7 +92,12 @@ def read_bench(
     for name, keys in form.rates.items():
         if (rate := _number(result, keys, source)) is not None:
             metrics[name] = rate
+    gaps_s = gaps(result, source)
+    unusable, remark = unusable_metrics(metrics, gaps_s, output_tokens - completed)
+    metrics = {name: value for name, value in metrics.items() if not name.startswith(unusable)}
     for name in needed:
+        if name.startswith(unusable):
+            raise BenchmarkFailed(f"{source}: {name} cannot be used: {remark}")
         if name not in metrics and (looked_for := _keys_of(form, name)):
             raise _missing(source, name, looked_for)
     accepted = _number(result, form.keys.get("acceptance_percent", ()), source)
@@ -100,8 +110,9 @@ def read_bench(
         output_tokens=output_tokens,
         duration_s=duration_s,
         acceptance_rate=None if accepted is None else accepted / 100,
-        longest_gap_s=_longest_gap(result, source),
+        longest_gap_s=None if gaps_s is None else max(gaps_s, default=0.0),
         errors=_errors(result),
+        remark=remark,
     )
 
 
@@ -111,12 +122,16 @@ def median_metrics(results: Sequence[BenchResult]) -> dict[str, float]:
     return {name: statistics.median(each.metrics[name] for each in results) for name in names}
 
 
-def _last_object(text: str, source: str) -> _Result:
-    """The last JSON object that begins a line; other lines may stand before it, nothing broken after it."""
+def _only_object(form: BenchFormat, text: str, source: str) -> _Result:
+    """The one result among the JSON objects that begin a line; nothing broken may stand after it.
+
+    Other lines may be JSON as well: where no object is a result, the last one shows which key is missing.
+    """
     if len(text) > _LARGEST_FILE:
         raise BenchmarkFailed(f"{source}: {len(text) >> 20} MiB, more than any result; the limit is 256 MiB")
     decoder = json.JSONDecoder()
     last: _Result | None = None
+    results: list[tuple[int, _Result]] = []  # where each begins
     flaws: list[tuple[int, str]] = []  # broken results since the last complete one: where and why
     end = 0
     for begin in _OBJECT.finditer(text):
@@ -127,19 +142,24 @@ def _last_object(text: str, source: str) -> _Result:
             last, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError) as error:
             flaws.append((start, str(error)))
-        else:
-            behind = text[end : end + 200].partition("\n")[0].strip()
-            flaws = [(start, f"{reprlib.repr(behind)} stands behind it")] if behind else []
+            continue
+        behind = text[end : end + 200].partition("\n")[0].strip()
+        flaws = [(start, f"{reprlib.repr(behind)} stands behind it")] if behind else []
+        if any(_at(last, key) is not None for key in (form.results, *form.keys["completed"])):
+            results.append((start, last))
+    lines = [text.count("\n", 0, start) + 1 for start, _ in (*results, *flaws[-1:])]
     if flaws:
-        start, why = flaws[-1]
-        line = text.count("\n", 0, start) + 1
         raise BenchmarkFailed(
-            f"{source}: the result that begins in line {line} is not complete JSON ({why}); was its writer ended?"
+            f"{source}: the result that begins in line {lines[-1]} is not complete JSON ({flaws[-1][1]}); was its "
+            "writer ended?"
         )
+    if len(results) > 1:
+        where = ", ".join(map(str, lines[:10]))
+        raise BenchmarkFailed(f"{source}: {len(results)} results (lines {where}); allowed: one, that of this run")
     if last is None:
         start_of_text = reprlib.repr(text[:200].strip())
         raise BenchmarkFailed(f"{source}: looked for a JSON object at the start of a line, found {start_of_text}")
-    return last
+    return results[0][1] if results else last
 
 
 def _at(result: object, key: str) -> object:
@@ -194,18 +214,6 @@ def _compare(result: _Result, form: BenchFormat, metrics: Mapping[str, float], s
                 f"{source}: {keys[0]} is {printed:g}, but counts and duration give {metrics[name]:g}; "
                 "one of them is wrong"
             )
-
-
-def _longest_gap(result: _Result, source: str) -> float | None:
-    """Longest silence inside a stream, from the detailed lists of vLLM and SGLang."""
-    gaps = result.get("itls")
-    if not isinstance(gaps, list):
-        return None
-    seconds = [gap for stream in gaps if isinstance(stream, list) for gap in stream]
-    for gap in seconds:
-        if isinstance(gap, bool) or not isinstance(gap, int | float) or not 0 <= gap < 1e9:
-            raise BenchmarkFailed(f"{source}: itls holds {reprlib.repr(gap)}; looked for seconds")
-    return max(seconds, default=0.0)
 
 
 def _errors(result: _Result) -> tuple[str, ...]:

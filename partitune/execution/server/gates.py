@@ -2,8 +2,10 @@
 
 Decision: a run in which requests failed, streams were cut, prompts came from the cache or another server answered looks
 fast, and fast wins. So every window passes all gates or the trial is invalid, and the message names every gate it
-missed, not the first. A gate whose figure the engine or the tool does not give says nothing. The load generator's file
-alone decides nothing: it has to hold every metric that the study aims at, and what the study asked the tool to send.
+missed, not the first. Whatever has to be some amount may be neither less nor more: a count that is a thousand times too
+high looks better still. A gate whose figure the engine or the tool does not give says nothing. The load generator's
+file alone decides nothing: it has to hold every metric that the study aims at, and what the study asked the tool to
+send.
 
 Source of the limits: field reports of tuners that ranked 1 % successful runs first, and of prefix-cache hits that
 doubled a throughput; vLLM itself warns from 1 % hits on.
@@ -11,7 +13,7 @@ doubled a throughput; vLLM itself warns from 1 % hits on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from partitune.engines.readout import Counters
@@ -22,11 +24,41 @@ from partitune.spec.workload import RandomWorkload
 
 # The limits. Shares are of 1.
 _COMPLETED_SHARE = 0.99  # of the requests sent, at least
-_OUTPUT_SHARE = 0.95  # of the output tokens asked for, at least
+_SERVED_SHARE = 0.05  # that the engine may have generated less or more than the client received
+#: Slack of prompts: a tool draws tokens, sends text, and the engine's tokenizer cuts it anew, with tokens of its own at
+#: the ends. A share of them, and so many a request.
+_TOKENIZER_SHARE, _TOKENIZER_TOKENS = 0.1, 16
 _DURATION_S = 0.2  # shorter than this, start and end of the client are what is measured
+_LATENCY_SHARE = 1.1  # of the whole window, at most: what is longer has another unit
 _PREFIX_HIT_SHARE = 0.01  # of the tokens looked up, at most, where the load shares no prefix
 _ACCEPTANCE_RATE = 0.05  # of drafted tokens, at least: a broken drafter still answers
 _GAP_S = 60.0  # silence inside one stream, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a tool was told to send: of every request the fewest and the most tokens it may have drawn."""
+
+    prompts: Sequence[tuple[int, int]]
+    answers: Sequence[tuple[int, int]]
+    full_length: bool = True  # answers run to the length asked for; else the model may end them before
+    shared_prefix: bool = False  # the load means to hit the prefix cache
+
+    @classmethod
+    def of(cls, commands: LoadCommands) -> Asked:
+        """By the load of `commands`: a tool draws the lengths of a random one by itself."""
+        load, requests = commands.load, commands.problem.load.requests
+        if not isinstance(load, RandomWorkload):
+            prompts = [(request.prompt_tokens, request.prompt_tokens) for request in requests]
+            answers = [(request.output_tokens, request.output_tokens) for request in requests]
+            return cls(prompts, answers, commands.full_length, shared_prefix=True)
+        prompt, answer = (_drawn(*load.bounds(mean)) for mean in (load.prompt_tokens, load.output_tokens))
+        return cls([prompt] * len(requests), [answer] * len(requests), commands.full_length)
+
+
+def _drawn(low: int, high: int) -> tuple[int, int]:
+    """Nothing is drawn below a token; the ratio that SGLang is told is rounded, which may cost the shortest one."""
+    return max(1, low - (low < high)), high
 
 
 def read_window(
@@ -37,42 +69,22 @@ def read_window(
     Raises:
         BenchmarkFailed: it cannot be trusted, for all the reasons in the message.
     """
-    load, requests = commands.load, commands.problem.load.requests
     window = read_bench(commands.tool.format, text, source, needed=commands.needed)
-    # A tool draws lengths of its own: the least they can come to is asked for.
-    least = 1 - load.range_ratio if isinstance(load, RandomWorkload) else 1.0
-    check_window(
-        window,
-        before,
-        after,
-        requests=len(requests),
-        output_tokens=int(least * sum(request.output_tokens for request in requests)),
-        shared_prefix=not isinstance(load, RandomWorkload),
-    )
+    check_window(window, before, after, Asked.of(commands))
     return window
 
 
-def check_window(
-    result: BenchResult,
-    before: Counters | None,
-    after: Counters | None,
-    *,
-    requests: int,
-    output_tokens: int,
-    shared_prefix: bool,
-) -> None:
-    """Pass the window or say all that is wrong with it.
-
-    `requests` and `output_tokens` are what the tool was told to send and to ask for; `before` and `after` are the
-    engine's counters around the window; `shared_prefix` says whether the load means to hit the prefix cache.
+def check_window(result: BenchResult, before: Counters | None, after: Counters | None, asked: Asked) -> None:
+    """Pass the window or say all that is wrong with it; `before` and `after` are the engine's counters around it.
 
     Raises:
         BenchmarkFailed: at least one gate is missed.
     """
     grown = Counters() if before is None or after is None else _growth(before, after)
     reasons = [
-        *_client_faults(result, requests, output_tokens),
-        *_server_faults(result, grown, shared_prefix),
+        *_client_faults(result, asked),
+        *_token_faults(result, asked),
+        *_server_faults(result, grown, asked.shared_prefix),
         *_drafter_faults(result, grown),
     ]
     if reasons:
@@ -80,19 +92,48 @@ def check_window(
         raise BenchmarkFailed(f"the window cannot be trusted: {'; '.join(reasons)}{errors}")
 
 
-def _client_faults(result: BenchResult, requests: int, output_tokens: int) -> Iterator[str]:
+def _client_faults(result: BenchResult, asked: Asked) -> Iterator[str]:
+    requests = len(asked.answers)
     if result.sent is not None and result.sent != requests:
         yield f"the load generator sent {result.sent} requests instead of {requests}"
     if result.completed > requests:
         yield f"{result.completed} requests completed of {requests}: the result of another run?"
     if result.completed < _COMPLETED_SHARE * requests:
         yield f"only {result.completed} of {requests} requests completed, fewer than {_COMPLETED_SHARE:.0%}"
-    if result.output_tokens < _OUTPUT_SHARE * output_tokens:
-        yield f"only {result.output_tokens} of {output_tokens} output tokens came, fewer than {_OUTPUT_SHARE:.0%}"
     if result.duration_s < _DURATION_S:
         yield f"it took {result.duration_s:.3g} s, less than {_DURATION_S:g} s"
+    longest = max((figure for name, figure in result.metrics.items() if name.endswith("_ms")), default=0.0) / 1000
+    if longest > _LATENCY_SHARE * result.duration_s:
+        yield f"a latency of {longest:.3g} s is longer than the whole window of {result.duration_s:.3g} s"
     if result.longest_gap_s is not None and result.longest_gap_s > _GAP_S:
         yield f"a stream stood still for {result.longest_gap_s:.0f} s, longer than {_GAP_S:g} s"
+
+
+def _token_faults(result: BenchResult, asked: Asked) -> Iterator[str]:
+    """Counts of the requests that completed: answers are as long as they were asked for, prompts nearly so."""
+    least, most = _sums(asked.answers, result.completed)
+    least = least if asked.full_length else result.completed
+    if not least <= result.output_tokens <= most:
+        yield f"{result.output_tokens} output tokens came, asked for were {_amount(least, most)}"
+    fewest, longest = _sums(asked.prompts, result.completed)
+    extra = _TOKENIZER_TOKENS * result.completed
+    least = max(result.completed, int(fewest * (1 - _TOKENIZER_SHARE)) - extra)
+    most = int(longest * (1 + _TOKENIZER_SHARE)) + extra
+    if not least <= result.input_tokens <= most:
+        yield (
+            f"{result.input_tokens} input tokens were sent, asked for were {_amount(fewest, longest)}, give or take "
+            f"{_TOKENIZER_SHARE:.0%} and {_TOKENIZER_TOKENS} a request for the tokenizer"
+        )
+
+
+def _sums(lengths: Sequence[tuple[int, int]], completed: int) -> tuple[int, int]:
+    """The fewest and the most tokens of any `completed` of them."""
+    least, most = (sorted(ends) for ends in zip(*lengths, strict=True))
+    return sum(least[:completed]), sum(most[max(0, len(most) - completed) :])
+
+
+def _amount(least: int, most: int) -> str:
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _growth(before: Counters, after: Counters) -> Counters:
@@ -106,11 +147,12 @@ def _server_faults(result: BenchResult, grown: Counters, shared_prefix: bool) ->
     if any(growth is not None and growth < 0 for growth in (generated, queries, hits)):
         yield "the engine's counters went down: it started anew during the window"
         return
-    if generated is not None and generated < _OUTPUT_SHARE * result.output_tokens:
-        yield (
-            f"the engine generated {generated:.0f} tokens and the client received {result.output_tokens}: "
-            "another server answered"
-        )
+    if generated is not None and abs(generated - result.output_tokens) > _SERVED_SHARE * result.output_tokens:
+        who = "another server answered" if generated < result.output_tokens else "others used it too"
+        yield f"the engine generated {generated:.0f} tokens and the client received {result.output_tokens}: {who}"
+    slack = _TOKENIZER_SHARE * result.input_tokens + _TOKENIZER_TOKENS * result.completed
+    if grown.prompt_tokens is not None and abs(grown.prompt_tokens - result.input_tokens) > slack:
+        yield f"the engine read {grown.prompt_tokens:.0f} prompt tokens and the client sent {result.input_tokens}"
     if not shared_prefix and queries and hits and hits > _PREFIX_HIT_SHARE * queries:
         yield (
             f"{hits / queries:.1%} of the prompt tokens came from the prefix cache, more than "
@@ -123,8 +165,9 @@ def _drafter_faults(result: BenchResult, grown: Counters) -> Iterator[str]:
     rate = result.acceptance_rate
     if rate is None and grown.draft_tokens and grown.accepted_tokens is not None:
         rate = grown.accepted_tokens / grown.draft_tokens
-    if rate is not None and rate < _ACCEPTANCE_RATE:
-        yield f"{rate:.1%} of drafted tokens were accepted, fewer than {_ACCEPTANCE_RATE:.0%}"
+    if rate is not None and not _ACCEPTANCE_RATE <= rate <= 1:
+        wrong = f"fewer than {_ACCEPTANCE_RATE:.0%}" if rate < _ACCEPTANCE_RATE else "more than all"
+        yield f"{rate:.1%} of drafted tokens were accepted, {wrong}"
 
 
 @dataclass(slots=True)

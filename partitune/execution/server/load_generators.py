@@ -6,7 +6,6 @@ Decision: what a tool cannot do like the search space says is refused before any
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 
 from partitune.engines.launch import LoadGenerator, LoadRun, Target
@@ -53,8 +52,8 @@ class Guidellm(LoadGenerator):
         for name, mean in (("prompt_tokens", load.prompt_tokens), ("output_tokens", load.output_tokens)):
             data[name] = mean
             if load.range_ratio:
-                data[f"{name}_min"] = max(1, math.floor(mean * (1 - load.range_ratio)))
-                data[f"{name}_max"] = math.ceil(mean * (1 + load.range_ratio))
+                low, high = load.bounds(mean)
+                data |= {f"{name}_min": max(1, low), f"{name}_max": high}
         profile: dict[str, object] = {"kind": "concurrent", "streams": [load.concurrency]}
         if load.request_rate_req_s is not None:
             profile = {"kind": "poisson", "rate": [load.request_rate_req_s]}

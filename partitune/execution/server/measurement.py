@@ -75,6 +75,7 @@ def measured(
     metrics |= {name: float(value) for name, value in own.items() if value is not None}
     resolved = ResolvedCandidate(problem, candidate)
     stage, reason = _limit(resolved, counters)
+    remarks = dict.fromkeys(f"; {result.remark}" for window in windows for result in window if result.remark)
     return Measurement(
         metrics=metrics,
         stages=_stages(resolved, kv_blocks, weights_bytes),
@@ -82,7 +83,7 @@ def measured(
         kv_blocks=kv_blocks,
         kv_tokens=kv_tokens,
         limiting_stage=stage,
-        limiting_reason=reason,
+        limiting_reason=reason + "".join(remarks),
         simulated=False,
         constraints=problem.missed_limits(metrics),
     )

@@ -58,6 +58,12 @@ class LoadCommands:
         """A seed that no window has."""
         return self.first_seed + _WARMUP
 
+    @property
+    def full_length(self) -> bool:
+        """Whether answers run to the length asked for: every tool is told so, unless the runner's arguments undo it."""
+        given = self.server.runner.benchmark.arguments.items()
+        return not any("ignore_eos" in f"{name} {value}" for name, value in given)
+
     def process(self, launch: LaunchCommands, *, seed: int, result: str, requests: int | None = None) -> ProcessCommand:
         """The load generator, on the first node.
 
