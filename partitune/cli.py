@@ -31,7 +31,7 @@ from partitune.commands import (
     verify,
 )
 from partitune.commands import list as list_files
-from partitune.commands.command import Command, CommandGroup, add_commands
+from partitune.commands.command import Command, CommandGroup, add_commands, tell
 from partitune.commands.standard_streams import end_by_signals, open_standard_streams
 from partitune.errors import PartituneError
 from partitune.version import __version__
@@ -56,17 +56,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.command.run(arguments)
         sys.stdout.flush()
     except PartituneError as error:
-        print(f"partitune: {error}", file=sys.stderr)
+        tell(f"partitune: {error}")
         return 2
     except KeyboardInterrupt:
-        print(f"partitune: interrupted{arguments.command.interrupted}", file=sys.stderr)
+        tell(f"partitune: interrupted{arguments.command.interrupted}")
         return 130
     except OSError as error:
         # Nothing may be written at exit either. A pipe whose reader left (`| head`) is no fault.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if isinstance(error, BrokenPipeError):
             return 0
-        print(f"partitune: {error.strerror}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        tell(f"partitune: {error.strerror}{f': {error.filename}' if error.filename else ''}")
         return 2
     return code
 

@@ -112,3 +112,15 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """`, did you mean NAME?` for the nearest allowed name, empty when none is near: the middle of a message."""
     near = nearest(word, allowed)
     return f", did you mean {near[0]}?" if near else ""
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """A text from outside with everything that is not printable spelled out: it cannot break a line or a terminal.
+
+    Args:
+        text: of an engine's log, a name, a database, a job.
+        lines: whether it may have several, and tabs.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or (lines and c in "\n\t") else ascii(c)[1:-1] for c in text)

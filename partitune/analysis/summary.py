@@ -21,7 +21,7 @@ from partitune.analysis.limits import Distance, PartDistances
 from partitune.analysis.pareto import front, hypervolume, knee
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
-from partitune.errors import SpecError
+from partitune.errors import SpecError, printable
 
 #: What every row begins with.
 _COLUMNS = ("trial", "on_front", "origin", "outcome", "reason", "partition")
@@ -306,5 +306,7 @@ def remarks(summary: Summary, trial: Trial) -> tuple[str, ...]:
 
 
 def _harmless(cell: object) -> object:
-    """A text that a spreadsheet would run as a formula, made text again."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@") else cell
+    """A text without control characters; one that a spreadsheet would run as a formula is made text again."""
+    if not isinstance(cell, str):
+        return cell
+    return f"'{printable(cell)}" if cell.startswith(("=", "+", "-", "@")) else printable(cell)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from partitune.errors import printable
 
 if TYPE_CHECKING:  # rich costs a good part of a second
     from partitune.report.output import Output
@@ -68,8 +71,20 @@ def add_json_argument(parser: argparse.ArgumentParser, text: str = "one JSON obj
 def answer(arguments: argparse.Namespace, to_json: Callable[[], object], print_to: Callable[[Output], object]) -> None:
     """Put the answer of a command on stdout: as JSON where `--json` asks for it, else as people read it."""
     if arguments.json:
-        print(json.dumps(to_json()), flush=True)
+        say(json.dumps(to_json()))
         return
     from partitune.report.output import Output
 
     print_to(Output())
+
+
+def say(*lines: str) -> None:
+    """Put lines of the answer on stdout at once, as they stand in a pipe or a window."""
+    for line in lines:
+        print(printable(line, lines=True), flush=True)
+
+
+def tell(*lines: str) -> None:
+    """Tell a person on stderr what is no part of the answer."""
+    for line in lines:
+        print(printable(line, lines=True), file=sys.stderr)

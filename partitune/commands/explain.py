@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partitune.commands.command import Command, add_json_argument, answer
+from partitune.commands.command import Command, add_json_argument, answer, tell
 from partitune.commands.space_arguments import add_partition_argument, add_space_arguments, space_of
 from partitune.errors import SpecError
 
@@ -37,7 +36,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     runs = explained.result.measurement is not None
     if arguments.trace is not None and runs:
         write_trace(Path(arguments.trace), trace(problem, wanted))
-        print(f"partitune: wrote {arguments.trace}; it opens at https://ui.perfetto.dev", file=sys.stderr)
+        tell(f"partitune: wrote {arguments.trace}; it opens at https://ui.perfetto.dev")
     answer(
         arguments,
         lambda: {**explained.to_json(), "default": beside and beside.to_json()},

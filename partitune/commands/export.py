@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from partitune.commands.command import Command
+from partitune.commands.command import Command, say, tell
 from partitune.commands.study_arguments import add_database_argument, add_study_argument
 
 
@@ -23,11 +22,11 @@ def _export(arguments: argparse.Namespace) -> int:
 
     exported = export(arguments.output, study=arguments.study, trial=arguments.trial, database=arguments.db)
     for remark in exported.remarks:
-        print(remark)
-    print(f"wrote {exported.env_file} and {exported.config}; both were read back. Start with:")
-    print("\n".join(f"  {command}" for command in exported.commands))
+        say(remark)
+    say(f"wrote {exported.env_file} and {exported.config}; both were read back. Start with:")
+    say("\n".join(f"  {command}" for command in exported.commands))
     for warning in exported.warnings:
-        print(f"partitune: warning: {warning}", file=sys.stderr)
+        tell(f"partitune: warning: {warning}")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import suppress
 
-from partitune.commands.command import Command
+from partitune.commands.command import Command, say
 from partitune.commands.study_arguments import add_database_argument
 
 
@@ -42,8 +42,8 @@ def _collect(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         throw_trials_away(trials)
     for trial in trials:
-        print(f"{verb} {trial.folder} (of a start that is over, {trial.age_days:.0f} days old)")
-    print(f"{verb} files of {len(trials)} starts on this machine, {sum(trial.bytes for trial in trials)} bytes")
+        say(f"{verb} {trial.folder} (of a start that is over, {trial.age_days:.0f} days old)")
+    say(f"{verb} files of {len(trials)} starts on this machine, {sum(trial.bytes for trial in trials)} bytes")
     return 0
 
 
@@ -58,10 +58,10 @@ def _collect_from_database(arguments: argparse.Namespace, verb: str) -> None:
         if not arguments.dry_run:
             throw_away(store, rubbish)
     for file, reason in rubbish.logs:
-        print(f"{verb} {file} ({reason})")
+        say(f"{verb} {file} ({reason})")
     for study in rubbish.studies:
-        print(f"{verb} study {study} and its trials")
-    print(f"{verb} {len(rubbish.logs)} logs, {rubbish.bytes} bytes; results of other studies stay")
+        say(f"{verb} study {study} and its trials")
+    say(f"{verb} {len(rubbish.logs)} logs, {rubbish.bytes} bytes; results of other studies stay")
 
 
 COMMAND = Command(

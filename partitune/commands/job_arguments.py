@@ -12,6 +12,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from partitune.commands.command import tell
+from partitune.errors import printable
+
 if TYPE_CHECKING:  # for annotations only: these imports cost a second
     from partitune.jobs.client import JobServer
     from partitune.jobs.home import Home
@@ -50,11 +53,11 @@ def watch(server: JobServer, job_id: str, database: str | None, *, show: bool) -
         elif show:
             print_log(server.follow(job_id), Home())
         job = server.wait(job_id)
-        print(f"{job_id}: {job.status}", file=sys.stderr)
+        tell(f"{job_id}: {job.status}")
         if job.status == "FAILED":
             home = Home()
             last_words = "".join(home.take(line) for line in job.message.splitlines(keepends=True))
-            print("\n".join(filter(None, (last_words.rstrip(), advice(job)))), file=sys.stderr)
+            tell(*filter(None, (last_words.rstrip(), advice(job))))
         return exit_code(job)
 
     return until_left(job_id, database, stay)
@@ -66,10 +69,7 @@ def until_left(job_id: str, database: str | None, stay: Callable[[], int]) -> in
         return stay()
     except KeyboardInterrupt:
         again = f"wait {job_id}" + (f" --fetch-results {database}" if database else "")
-        print(
-            f"{job_id} goes on. Come back: partitune jobs {again}. End it: partitune jobs stop {job_id}",
-            file=sys.stderr,
-        )
+        tell(f"{job_id} goes on. Come back: partitune jobs {again}. End it: partitune jobs stop {job_id}")
         return 130
 
 
@@ -78,7 +78,7 @@ def print_log(lines: Iterable[str], home: Home, *, show: bool = True) -> int:
     for line in lines:
         text = home.take(line)
         if show and text:
-            sys.stdout.write(text)
+            sys.stdout.write(printable(text, lines=True))
             sys.stdout.flush()
     return 0
 
@@ -95,4 +95,4 @@ def _bring_home(server: JobServer, job_id: str, database: str, *, show: bool) ->
         finally:
             home.leave()
     trials = ", ".join(f"{count} trials of {study}" for study, count in home.trials.items())
-    print(f"{database}: {trials or 'the job sent no results'}", file=sys.stderr)
+    tell(f"{database}: {trials or 'the job sent no results'}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from partitune.commands.command import Command, CommandGroup, add_json_argument, answer
+from partitune.commands.command import Command, CommandGroup, add_json_argument, answer, say
 from partitune.commands.job_arguments import add_address_argument, print_log, until_left, watch
 
 if TYPE_CHECKING:  # for annotations only: it costs a second
@@ -77,7 +77,7 @@ def _stop(arguments: argparse.Namespace) -> int:
 
     server = JobServer(arguments.address)
     stopped = server.stop(arguments.job)
-    print(f"{arguments.job}: {server.job(arguments.job).status}" + ("" if stopped else ", had ended before"))
+    say(f"{arguments.job}: {server.job(arguments.job).status}" + ("" if stopped else ", had ended before"))
     return 0
 
 

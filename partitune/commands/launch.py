@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from partitune.commands.command import Command, add_json_argument, answer
+from partitune.commands.command import Command, add_json_argument, answer, say, tell
 from partitune.commands.space_arguments import add_partition_argument, add_space_arguments, space_of
 from partitune.errors import Refused
 from partitune.search.events import Unwatched
@@ -43,12 +42,12 @@ def _launch(arguments: argparse.Namespace) -> int:
         except Refused as error:
             _Said().said(str(error))
             return 1
-        answer(arguments, lambda: dry_run_json(shown), lambda _: print("\n".join(dry_run_lines(shown))))
+        answer(arguments, lambda: dry_run_json(shown), lambda _: say("\n".join(dry_run_lines(shown))))
         return 0
     result = launch(driver, runner, candidate, arguments.ray_address, _Said())
     answer(arguments, lambda: _to_json(result), lambda console: print_result(console, result))
     if result.detail:
-        print(result.detail, file=sys.stderr)
+        tell(result.detail)
     return 0 if result.outcome is Outcome.OK else 1
 
 
@@ -57,7 +56,7 @@ class _Said(Unwatched):
 
     def said(self, text: str) -> None:
         """On stderr, as the engine's own words do not come there."""
-        print(f"partitune: {text}", file=sys.stderr)
+        tell(f"partitune: {text}")
 
 
 def _to_json(result: Result) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from partitune.commands.command import Command, add_json_argument, answer
+from partitune.commands.command import Command, add_json_argument, answer, say
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def _list(arguments: argparse.Namespace) -> int:
         lambda console: console.draw(table("search spaces and runners", ("name", "kind", "origin", "file"), rows)),
     )
     if not arguments.json:
-        print(f"models: {', '.join(catalog_names())}")
+        say(f"models: {', '.join(catalog_names())}")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from partitune.commands.command import Command
+from partitune.commands.command import Command, say
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def _schema(arguments: argparse.Namespace) -> int:
     from partitune.spec.catalog import Kind
     from partitune.spec.schema import json_schema
 
-    print(json.dumps(json_schema(Kind(arguments.kind.replace("-", "_"))), indent=2))
+    say(json.dumps(json_schema(Kind(arguments.kind.replace("-", "_"))), indent=2))
     return 0
 
 

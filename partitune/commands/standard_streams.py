@@ -41,7 +41,7 @@ def open_standard_streams() -> None:
                 os.close(nowhere)
     if sys.stdout is None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - stays open as stdout does
-    if sys.stderr is None or (isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.fileno() == 2):
+    if sys.stderr is None or sys.stderr is sys.__stderr__:  # not where whoever called us reads it
         encoding = sys.stdout.encoding if sys.stderr is None else sys.stderr.encoding
         raw = _Unfailing(2, "w", closefd=False)
         sys.stderr = io.TextIOWrapper(raw, encoding, "replace", line_buffering=True)

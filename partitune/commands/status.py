@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 
-from partitune.commands.command import Command, add_json_argument
+from partitune.commands.command import Command, add_json_argument, say
 from partitune.commands.study_arguments import add_database_argument, add_study_argument, reading
 
 #: Seconds between two looks of `--watch`.
@@ -32,7 +32,7 @@ def _status(arguments: argparse.Namespace) -> int:
         while True:
             status = look(store, study, objectives_of(spec), spec.budget.trials)
             if (status.finished, status.state) != printed:
-                print(json.dumps(status.to_json()) if arguments.json else status.to_text(), flush=True)
+                say(json.dumps(status.to_json()) if arguments.json else status.to_text())
             printed = (status.finished, status.state)
             if not arguments.watch or not status.running:
                 return 0

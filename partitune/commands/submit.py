@@ -7,10 +7,9 @@ when the job is accepted, unless the job is followed or its results are brought 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
-from partitune.commands.command import Command
+from partitune.commands.command import Command, say, tell
 from partitune.commands.job_arguments import add_address_argument, watch
 from partitune.commands.space_arguments import add_settings_arguments, space_with_flags
 
@@ -50,20 +49,20 @@ def _submit(arguments: argparse.Namespace) -> int:
         python=arguments.python,
     )
     if arguments.dry_run:
-        print(_shipped(prepared.shipment), file=sys.stderr)
-        print(prepared.entrypoint)
+        tell(_shipped(prepared.shipment))
+        say(prepared.entrypoint)
         return 0
     server = JobServer(arguments.address)
     if database is not None:
         _check_home(database, prepared.study)
-    print(_shipped(prepared.shipment), file=sys.stderr)
+    tell(_shipped(prepared.shipment))
     job_id = server.submit(
         prepared.entrypoint, prepared.shipment, study=prepared.study, results=prepared.results, env=ENVIRONMENT
     )
     watched = arguments.follow or database is not None
-    print(job_id, file=sys.stderr if watched else sys.stdout)
+    (tell if watched else say)(job_id)
     if not watched:
-        print(f"results: {prepared.results}; go on with: partitune jobs logs {job_id} --follow", file=sys.stderr)
+        tell(f"results: {prepared.results}; go on with: partitune jobs logs {job_id} --follow")
         return 0
     return watch(server, job_id, database, show=arguments.follow)
 

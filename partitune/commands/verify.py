@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from partitune.commands.command import Command
+from partitune.commands.command import Command, say
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +18,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     check = {"schedules": verify_schedules, "kv": verify_kv}[arguments.what]
     verifications = check(arguments.files)
     for verification in verifications:
-        print(verification.text)
+        say(verification.text)
     return 0 if all(verification.agrees for verification in verifications) else 1
 
 

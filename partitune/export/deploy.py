@@ -19,7 +19,7 @@ import yaml
 from partitune.candidate import Candidate, FlagValue
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.errors import SpecError
-from partitune.export.env_file import comment_line, parse, render
+from partitune.export.env_file import code_warnings, comment_line, parse, render
 from partitune.export.placement_notes import placement_notes, stages_differ_on_a_node, start_warnings
 from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
@@ -56,10 +56,11 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
     config, resolved = _config_beside(env_file), ResolvedCandidate(problem, candidate)
     problem, deployment = resolved.problem, resolved.deployment
     model, warnings = served_model(problem)
-    warnings += start_warnings(resolved)
+    variables = start_variables(problem, deployment)
+    warnings += start_warnings(resolved) + code_warnings(variables)
     title = f"{HEADER} {__version__} for {problem.engine.name} {problem.version}"
     notes = [title, *remarks, *placement_notes(resolved), *(f"warning: {text}" for text in warnings)]
-    text = render(start_variables(problem, deployment), notes)
+    text = render(variables, notes)
     entries = {problem.engine.launch.model_key: model, **problem.engine.launch.config_yaml(deployment)}
     config_text = comment_line(f"{title}; the partition stands in {env_file.name}") + "\n"
     config_text += yaml.safe_dump(entries, sort_keys=False, allow_unicode=True, width=2**16)

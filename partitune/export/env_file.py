@@ -13,6 +13,10 @@ from collections.abc import Mapping, Sequence
 from partitune.errors import SpecError
 from partitune.spec.environment import name_fault, value_fault
 
+#: Variables that decide what code a shell, a loader or an interpreter runs, whatever program is started.
+_CODE = re.compile(
+    r"PATH|IFS|ENV|BASH_ENV|SHELLOPTS|(LD|DYLD)_\w+|PYTHON(PATH|HOME|STARTUP|INSPECT|BREAKPOINT)|PERL5\w+"
+)
 _LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=([A-Za-z0-9_.,:/+-]+)", re.ASCII)
 
 
@@ -30,6 +34,15 @@ def render(variables: Mapping[str, str], comments: Sequence[str]) -> str:
     lines = [comment_line(comment) for comment in comments]
     lines += [f"{key}={value}" for key, value in variables.items() if value]
     return "\n".join(lines) + "\n"
+
+
+def code_warnings(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """What to look at before the file is sourced: a search space may come from anybody."""
+    return tuple(
+        f"engine.env sets {name}={value}, which decides what code runs: look at it before you source the file"
+        for name, value in variables.items()
+        if _CODE.fullmatch(name)
+    )
 
 
 def comment_line(text: str) -> str:

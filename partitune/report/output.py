@@ -1,6 +1,7 @@
 """Where tables and sentences are printed: a window of some width, or a pipe.
 
-Decision: rich draws; we add what it leaves out. Text is printed as it stands, whatever brackets are in it. Lines end
+Decision: rich draws; we add what it leaves out. Text is printed as it stands, whatever brackets are in it;
+control characters are spelled out, as it may come from an engine's log. Lines end
 without blanks, so that output can be compared and pasted. In a pipe a row is one line and a sentence is one line,
 whatever the window. In a window, words fold and figures never do; where even that is too wide, every row is told as a
 sentence.
@@ -15,6 +16,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from partitune.errors import printable
 
 #: Columns whose cells are words, which may stand on several lines.
 FOLDED = ("kinds", "knobs", "reason", "file")
@@ -40,7 +43,7 @@ class Output(Console):
     def say(self, *lines: str) -> None:
         """Print sentences, each on a line of its own."""
         for line in lines:
-            self.print(line)
+            self.print(printable(line, lines=True))
 
     def draw(self, grid: Table) -> None:
         """Print a table, or each of its rows as a sentence where the window is too narrow for it."""
@@ -61,14 +64,14 @@ class Output(Console):
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], right: Sequence[str] = ()) -> Table:
     """A table of these rows; columns named in `right` are right-aligned."""
-    grid = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
+    grid = Table(title=printable(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
     grid.padding, grid.pad_edge = (0, 1, 0, 0), False
     for column in columns:
         grid.add_column(
             column, justify="right" if column in right else "left", overflow="fold", no_wrap=column not in FOLDED
         )
     for row in rows:
-        grid.add_row(*map(str, row))
+        grid.add_row(*(printable(str(cell)) for cell in row))
     return grid
 
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from partitune.analysis.figures import figure
 from partitune.candidate import SAMPLER, Objective, Outcome, Result, Submission
+from partitune.errors import printable
 
 if TYPE_CHECKING:  # values to draw: what works them out is not imported
     from partitune.search.budget import Progress
@@ -49,6 +50,7 @@ class TerminalWatcher:
 
     def said(self, text: str) -> None:
         """One line above the moving one."""
+        text = printable(text)
         if self._console.is_terminal:
             self._console.print(Text(text))
         elif not self._console.quiet:  # in one write: a console that a signal interrupts says its last line again

@@ -184,12 +184,20 @@ class Runner(SpecFile):
         return match and (self.absolute(match["file"]), match["name"])
 
     def named_files(self) -> dict[str, Path]:
-        """The files of this site that lie in the runner's folder or below, by their path from there."""
+        """The files of this site that lie in the runner's folder or below, by their path from there.
+
+        Raises:
+            SpecError: one is a link that leads out of it; what it leads to was not meant to leave this machine.
+        """
         folder = self.absolute(".")
         named = [] if self.site_driver is None else [self.site_driver[0]]
         named += [self.absolute(word.removeprefix(_HERE)) for word in self.command if word.startswith(_HERE)]
         files = [file for path in named for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
         inside = [file for file in files if file.is_file() and file.is_relative_to(folder)]
+        for file in inside:
+            if not file.resolve().is_relative_to(folder.resolve()):
+                text = f"found {file}, a link to {file.resolve()}; allowed: files that lie in {folder} themselves"
+                raise self.error("command" if self.command else "driver", text=text)
         return {file.relative_to(folder).as_posix(): file for file in inside}
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from partitune.errors import SpecError
+from partitune.errors import SpecError, printable
 
 #: Keys and list positions from the top of the file.
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -78,11 +78,6 @@ def shown(text: str) -> str:
     """A text cut to 60 characters, printable."""
     cut = printable(text[:61])
     return cut if len(cut) <= 60 else cut[:57] + "..."
-
-
-def printable(text: str) -> str:
-    """A text with everything that is not printable spelled out, so that it cannot break a line or a terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def text_fault(text: str) -> str | None:
