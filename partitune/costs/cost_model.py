@@ -75,15 +75,12 @@ class StageCosts(Protocol):
     @property
     def stages(self) -> int:
         """How many stages the partition has."""
-        ...
 
     def compute_s(self, batch: Batch) -> Sequence[float]:
         """Seconds of computation per stage, host-launch floor, TP all-reduce, embedding, head included."""
-        ...
 
     def transfer_s(self, tokens: int) -> Sequence[float]:
         """Seconds of hand-off per boundary (stages - 1 values) for a step of `tokens` tokens."""
-        ...
 
 
 class SourcedStageCosts(StageCosts, Protocol):
@@ -91,7 +88,6 @@ class SourcedStageCosts(StageCosts, Protocol):
 
     def sources(self, batch: Batch) -> tuple[StageSeconds, ...]:
         """`compute_s` of every stage by what it rests on."""
-        ...
 
 
 class CostModel(Protocol):
@@ -100,19 +96,15 @@ class CostModel(Protocol):
     @property
     def source(self) -> str:
         """One line: what the times rest on (`roofline fitted to …`)."""
-        ...
 
     def layer_s(self, stage: int, batch: Batch) -> Floats:
         """GPU seconds of every layer if `stage` ran it: shape [layers]."""
-        ...
 
     def host_layer_s(self, batch: Batch) -> Floats:
         """Host seconds of every layer, shape [layers]: a stage takes at least their sum. Zero inside a CUDA graph."""
-        ...
 
     def edge_s(self, stage: int, batch: Batch) -> float:
         """Seconds that `stage` spends outside its layers: embedding on the first, norm, head, sampler on the last."""
-        ...
 
     def stage_costs(self, partition: Sequence[int]) -> SourcedStageCosts:
         """Bind a partition (layers per stage, in order).
@@ -120,4 +112,3 @@ class CostModel(Protocol):
         Raises:
             SpecError: wrong number of stages or layers.
         """
-        ...

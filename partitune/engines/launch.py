@@ -107,7 +107,6 @@ class LoadGenerator(Protocol):
 
     def words(self, load: SingleLoad, target: Target, run: LoadRun) -> Iterator[str]:
         """The words after the program's, for a load that it can produce."""
-        ...
 
 
 def serving_format(end_to_end: str, **further: tuple[str, ...]) -> BenchFormat:
@@ -169,7 +168,6 @@ class Launch(Protocol):
 
     def parallel_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """The sizes of the layout as flags."""
-        ...
 
     def rank_placement(self, flags: Mapping[str, FlagValue], layout: Layout, nodes: int) -> RankPlacement:
         """How ranks come to `nodes` nodes. Raises SpecError for a way to start ranks that is not ours."""
@@ -193,7 +191,6 @@ class Launch(Protocol):
 
     def node_words(self, start: Start, node: int) -> tuple[str, ...]:
         """Words of the process group on `node`, behind those of `serve_arguments`."""
-        ...
 
     def node_environment(self, start: Start, node: int) -> Mapping[str, str]:
         """Variables of the process group on `node`, beside those of `environment`."""
@@ -205,7 +202,6 @@ class Launch(Protocol):
 
     def config_commands(self, config: str, deployment: Deployment, nodes: int) -> tuple[str, ...]:
         """Shell commands that start the server from such a file: one a node, or one in all."""
-        ...
 
     def read_config(self, entries: Mapping[str, object]) -> Mapping[str, FlagValue]:
         """The flags the engine takes from such a file, dropping what it drops: for the check after an export."""

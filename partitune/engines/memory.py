@@ -40,7 +40,6 @@ class Memory(Protocol):
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """What decides the memory of a stage, from the engine's own flags."""
-        ...
 
     def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
         """What the engine allocates when stage s has `free_bytes[s]` left on each of its GPUs.
@@ -49,12 +48,9 @@ class Memory(Protocol):
             InfeasibleSpace: a stage cannot have a cache.
             OutOfMemory: a stage cannot hold the longest request.
         """
-        ...
 
     def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
         """Blocks per (stage, first layer, end layer), for the exact solver; shapes as in `partition.solver`."""
-        ...
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:
         """Blocks without which the engine refuses to start: the longest request has to fit."""
-        ...

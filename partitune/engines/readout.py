@@ -145,7 +145,6 @@ class Readout(Protocol):
 
     def head(self, line: str) -> Head | None:
         """The head of a log line, without colours; None: the line has none of the engine's own."""
-        ...
 
     def schedules_ahead(self, config: Mapping[str, object]) -> bool | None:
         """Whether steps are scheduled before the last is sampled, by the running server's configuration."""

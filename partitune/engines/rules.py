@@ -74,7 +74,6 @@ class Rules(Protocol):
 
     def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """Value that the engine gives each scheduling and memory flag that `deployment` does not set."""
-        ...
 
     def effective_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """The defaults overlaid with the deployment's own flags."""
@@ -82,7 +81,6 @@ class Rules(Protocol):
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks. Without a partition the engine's default split is not judged."""
-        ...
 
 
 def kv_heads(architecture: Architecture) -> set[int]:

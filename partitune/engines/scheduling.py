@@ -43,7 +43,6 @@ class Scheduling(Protocol):
 
     def flow(self, deployment: Deployment) -> Flow:
         """How batches flow. Raises SpecError where the engine refuses the combination."""
-        ...
 
     def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
         """The routed-expert kernel it picks where that is not the usual one (`costs.blocks`); None: the usual one."""
@@ -76,4 +75,3 @@ class Scheduling(Protocol):
             Refused: a flag or a request whose effect is not simulated.
             OutOfMemory: a request does not fit; `excess` is in KV blocks.
         """
-        ...

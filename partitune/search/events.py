@@ -17,15 +17,12 @@ class Watcher(Protocol):
 
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
         """A run ended and is recorded; `number` is that of its trial."""
-        ...
 
     def tick(self, progress: Progress) -> None:
         """Time passed, a run was given to the pool, or another figure of `progress` changed."""
-        ...
 
     def said(self, text: str) -> None:
         """One sentence that a person should read."""
-        ...
 
 
 class Unwatched(Watcher):

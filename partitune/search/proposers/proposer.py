@@ -21,11 +21,9 @@ class Proposer(Protocol):
 
     def ask(self) -> Submission | None:
         """The next run; None when there is none, for now at least where some are not told of yet."""
-        ...
 
     def tell(self, submission: Submission, result: Result) -> None:
         """Learn from a run that ended, asked for here or read back from the store."""
-        ...
 
 
 class Reserving(Proposer, Protocol):
@@ -33,7 +31,6 @@ class Reserving(Proposer, Protocol):
 
     def reserve(self, submission: Submission) -> bool:
         """Never ask for this candidate from now on. False where it was asked for, or told of, before."""
-        ...
 
 
 class FirstsProposer:
