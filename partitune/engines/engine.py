@@ -5,15 +5,14 @@ Decision: a room that needs one of them takes that one; what an engine is called
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
 from partitune.engines.launch import Launch
 from partitune.engines.memory import Memory
 from partitune.engines.readout import Readout
-from partitune.engines.recordings import Agreement
+from partitune.engines.recordings import Record
 from partitune.engines.rules import Rules
 from partitune.engines.scheduling import Scheduling
 
@@ -24,6 +23,4 @@ class Engine(Rules, Memory, Scheduling, Protocol):
     name: str  # as the YAML spells it
     launch: Launch  # how its server and its load generator are started
     readout: Readout  # what its logs and metrics say
-    #: What was recorded of it (`schedules`, `KV caches`) -> what holds us against a file of them, record by record, and
-    #: raises SpecError where the file is none.
-    recordings: Mapping[str, Callable[[Path], Sequence[Agreement]]] = MappingProxyType({})
+    recordings: Mapping[str, type[Record]] = MappingProxyType({})  # what was recorded: `schedules`, `KV caches`

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError, conlist
 
 from partitune.costs.cost_model import Batch
 from partitune.errors import SpecError
@@ -22,8 +22,6 @@ from partitune.simulation.run import Run
 
 #: Recordings are rounded to six digits; sums of a thousand steps may differ by that much.
 TOLERANCE_S = 1e-4
-Entry = TypeVar("Entry")
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,27 +62,49 @@ class LinearCosts:
         return [self.handoff_base_s + self.handoff_per_token_s * tokens] * (self.stages - 1)
 
 
-def read_records(path: Path, file: TypeAdapter[list[Entry]], understood: Callable[[Entry], Value]) -> list[Value]:
-    """Every entry of a JSON file, checked by `file` and then understood.
+class Record(BaseModel, ABC):
+    """One record of a file, as it is spelled there: what an engine did, and what we make of the same."""
 
-    Raises:
-        SpecError: unreadable, not JSON, or a key missing, unknown or of the wrong kind; names file, record and key.
-    """
-    try:
-        records = file.validate_json(path.read_bytes())
-    except OSError as error:
-        raise SpecError(f"{path}: cannot read the recording: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise SpecError(f"{path}: {key}: {first['msg']}" if key else f"{path}: {first['msg']}") from None
-    recordings = []
-    for index, record in enumerate(records):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @abstractmethod
+    def check(self) -> None:
+        """Hold its values against one another, and against what can be simulated at all.
+
+        Raises:
+            SpecError: they contradict one another, or the engine refuses them.
+        """
+
+    @abstractmethod
+    def agreement(self) -> Agreement:
+        """What comes of doing the same here."""
+
+    @classmethod
+    def read(cls, path: Path) -> list[Self]:
+        """Every record of a JSON file, a list of at least one, each checked.
+
+        Raises:
+            SpecError: unreadable, not JSON, or a key missing, unknown or of the wrong kind; names file, record and key.
+        """
         try:
-            recordings.append(understood(record))
-        except SpecError as error:
-            raise SpecError(f"{path}: {index}: {error}") from None
-    return recordings
+            records = TypeAdapter(conlist(cls, min_length=1)).validate_json(path.read_bytes())
+        except OSError as error:
+            raise SpecError(f"{path}: cannot read the recording: {error.strerror}") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise SpecError(f"{path}: {key}: {first['msg']}" if key else f"{path}: {first['msg']}") from None
+        for index, record in enumerate(records):
+            try:
+                record.check()
+            except SpecError as error:
+                raise SpecError(f"{path}: {index}: {error}") from None
+        return records
+
+    @classmethod
+    def verify(cls, path: Path) -> list[Agreement]:
+        """One agreement for every record of a file. Raises SpecError as `read`."""
+        return [record.agreement() for record in cls.read(path)]
 
 
 class Strict(BaseModel):
@@ -128,7 +148,7 @@ class StageTimeEntry(HandoffEntry):
     scale: list[float] = Field(min_length=1)
 
 
-class Schedule(Strict, ABC):
+class Schedule(Record, extra="forbid"):
     """One recorded run: what the records of every engine have. An engine's own adds its settings."""
 
     name: str
@@ -153,17 +173,12 @@ class Schedule(Strict, ABC):
     def difference(self, run: Run) -> str | None:
         """The first place where `run` parts from what was recorded; None: nowhere."""
 
-    def checked(self) -> Self:
-        """The record itself.
-
-        Raises:
-            SpecError: a list with one entry a stage has another number of them, or `settings` are refused.
-        """
+    def check(self) -> None:
+        """Raises SpecError where a list of one entry a stage has another number of them, or `settings` are refused."""
         for key, values in (("stage_time.scale", self.stage_time.scale), ("stage_busy", self.stage_busy)):
             if len(values) != self.pp:
                 raise SpecError(f"{key}: has {len(values)} entries, pp is {self.pp}")
         self.settings()
-        return self
 
     def agreement(self) -> Agreement:
         """What comes of simulating the same run."""

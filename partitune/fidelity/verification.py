@@ -52,7 +52,7 @@ def _verify(file: str, recorded: str) -> Verified:
     recordings = _recorded_engine(Path(file)).recordings
     if recorded not in recordings:
         raise SpecError(f"{file}: no {recorded} of this engine were recorded")
-    agreements = recordings[recorded](Path(file))
+    agreements = recordings[recorded].verify(Path(file))
     differing = [agreement for agreement in agreements if not agreement.agrees]
     first = f"{differing[0].where}: {differing[0].difference}" if differing else ""
     return Verified(file, len(agreements), len(agreements) - len(differing), first)

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from partitune.analysis.final import FinalRun
 from partitune.candidate import Objective
-from partitune.engines.vllm.kv_recording import read_kv_recording
-from partitune.engines.vllm.scheduler.recording import read
+from partitune.engines.vllm.kv_recording import KvRecord
+from partitune.engines.vllm.scheduler.recording import Recording
 from partitune.errors import PartituneError, SpecError
 from partitune.export.env_file import parse, render
 from partitune.jobs.home import Home
@@ -130,7 +130,7 @@ def test_json_files(folder: Path, kind: str, text: str, around: str) -> None:
     file = model / "config.json"
     file.write_bytes((around + text + around).encode("utf-8", "surrogatepass"))
     with suppress(PartituneError):
-        {"trace": read_trace, "schedules": read, "kv": read_kv_recording, "config": load_architecture}[kind](file)
+        {"trace": read_trace, "schedules": Recording.read, "kv": KvRecord.read, "config": load_architecture}[kind](file)
 
 
 @given(

@@ -205,6 +205,6 @@ class EngineContract:
     def test_what_is_no_recording_is_refused_by_name(self, tmp_path: Path) -> None:
         file = tmp_path / "some.json"
         file.write_text("{}")
-        for verify in self.engine.recordings.values():
+        for record in self.engine.recordings.values():
             with pytest.raises(SpecError, match=r"some\.json"):
-                verify(file)
+                record.verify(file)

@@ -29,7 +29,7 @@ from partitune.engines.sglang.models import edge_copies
 from partitune.engines.sglang.parallel_rules import has_experts, resolved_layout
 from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
-from partitune.engines.sglang.scheduler.recording import verify
+from partitune.engines.sglang.scheduler.recording import Recording
 from partitune.engines.sglang.scheduler.settings import SGLANG_OVERHEADS, sglang_settings
 from partitune.engines.versions import Version, VersionRange
 from partitune.errors import OutOfMemory, Refused, SpecError
@@ -77,7 +77,7 @@ class Sglang(Engine):
     check = staticmethod(check_sglang)
     plan_kv, kv_blocks = staticmethod(plan_kv), staticmethod(kv_blocks)
     expert_kernel = staticmethod(expert_kernel)
-    recordings = MappingProxyType({"schedules": verify})
+    recordings = MappingProxyType({"schedules": Recording})
     launch = SglangLaunch()
     readout = SglangReadout()
 

@@ -24,7 +24,7 @@ from partitune.engines.vllm.defaults import default_flags, effective_flags
 from partitune.engines.vllm.kernels import MEASURED
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, plan_kv, range_blocks
-from partitune.engines.vllm.kv_recording import verify_kv
+from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.logs import VllmReadout
 from partitune.engines.vllm.model_runner import READ, choose_regime, regime, runs_v2
@@ -33,7 +33,7 @@ from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.rules import check_vllm, draft_method
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.recording import verify
+from partitune.engines.vllm.scheduler.recording import Recording
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, vllm_settings
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
@@ -82,7 +82,7 @@ class Vllm(Engine):
     resolved_layout = staticmethod(resolved_layout)
     effective_flags = staticmethod(effective_flags)
     check = staticmethod(check_vllm)
-    recordings = MappingProxyType({"schedules": verify, "KV caches": verify_kv})
+    recordings = MappingProxyType({"schedules": Recording, "KV caches": KvRecord})
     launch = VllmLaunch()
     readout = VllmReadout()
 

@@ -8,22 +8,19 @@ engine version at hand.
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
+from pydantic import Field, PositiveInt
 
-from partitune.engines.recordings import Agreement, read_records
+from partitune.engines.recordings import Agreement, Record
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache, plan_kv
 from partitune.errors import PartituneError, SpecError
 
 _LETTERS = {"f": ("full", Cache.TOKENS), "l": ("linear", Cache.STATE), "w": ("window", Cache.WINDOW)}
 
 
-class KvRecord(BaseModel):
+class KvRecord(Record):
     """One partition put through the engine's planning: what went in and what came out, as the file spells it."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
 
     model: str
     layer_kinds: str
@@ -59,10 +56,13 @@ class KvRecord(BaseModel):
             raise SpecError("sliding_window is missing")
         return LayerCache(kind, self.page_bytes[name], self.block_size[name], window)
 
-    def checked(self) -> KvRecord:
-        """The record itself, once its caches are understood. Raises SpecError as `cache_model`."""
+    def check(self) -> None:
+        """Raises SpecError for what `cache_model` cannot be made of."""
         _ = self.cache_model
-        return self
+
+    def agreement(self) -> Agreement:
+        """What our planning makes of the record, which goes by its model and partition."""
+        return Agreement(f"{self.model} {','.join(map(str, self.partition))}", self.difference())
 
     def difference(self) -> str | None:
         """The first figure that our planning makes another than the engine did; None: all agree."""
@@ -81,30 +81,3 @@ class KvRecord(BaseModel):
             if engine != ours:
                 return f"{name} is {engine} in the engine and {ours} here"
         return None
-
-
-_FILE = TypeAdapter(Annotated[list[KvRecord], Field(min_length=1)])
-
-
-def read_kv_recording(path: Path) -> list[KvRecord]:
-    """Records of a JSON file: a list of objects as recorded with vLLM 0.33.0.
-
-    Raises:
-        SpecError: unreadable, not JSON, or a key missing or of the wrong kind; names file, record and key.
-    """
-    return read_records(path, _FILE, KvRecord.checked)
-
-
-def verify_kv(file: Path) -> list[Agreement]:
-    """Put every record of a file through our planning.
-
-    Returns:
-        One agreement a record, which names its model and partition.
-
-    Raises:
-        SpecError: as `read_kv_recording`.
-    """
-    return [
-        Agreement(f"{record.model} {','.join(map(str, record.partition))}", record.difference())
-        for record in read_kv_recording(file)
-    ]

@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
-from partitune.engines.sglang.scheduler.recording import read, verify
+from partitune.engines.sglang.scheduler.recording import Recording
 from partitune.errors import SpecError
 
 SCHEDULES = Path(__file__).parent.parent.parent / "data" / "schedules_sglang_0_5_23.json"
 
 
 def test_every_recorded_turn_is_reproduced() -> None:
-    agreements = verify(SCHEDULES)
+    agreements = Recording.verify(SCHEDULES)
     assert len(agreements) == 60
-    assert sum(len(recording.steps) for recording in read(SCHEDULES)) == 11209
+    assert sum(len(recording.steps) for recording in Recording.read(SCHEDULES)) == 11209
     assert [each for each in agreements if not each.agrees] == []
 
 
 def test_the_recordings_hold_what_they_are_for() -> None:
-    recordings = read(SCHEDULES)
+    recordings = Recording.read(SCHEDULES)
     settings = [recording.settings() for recording in recordings]
     assert {one.stages for one in settings} == {1, 2, 3, 4, 5, 6, 8}
     assert {one.pp_async_batch_depth for one in settings} == {0, 1, 2}
@@ -39,7 +39,7 @@ def test_the_recordings_hold_what_they_are_for() -> None:
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_a_retracted_prompt_is_found_in_the_radix_cache(number: int) -> None:
     """Without the cache the same run reads more: release_kv_cache leaves the prompt there, match_kv_cache finds it."""
-    recording = next(one for one in read(SCHEDULES) if one.name == f"kv-hit-{number}")
+    recording = next(one for one in Recording.read(SCHEDULES) if one.name == f"kv-hit-{number}")
     without = recording.model_copy(update={"radix_cache": False}).simulate()
     assert without.batch_tokens > sum(sum(step.tokens.values()) for step in recording.steps)
 
@@ -76,7 +76,7 @@ def write(path: Path, data: object) -> Path:
 )
 def test_the_first_difference_is_named(tmp_path: Path, record: dict[str, Any], change: Any, words: list[str]) -> None:
     change(record)
-    difference = read(write(tmp_path, [record]))[0].agreement().difference
+    difference = Recording.read(write(tmp_path, [record]))[0].agreement().difference
     assert difference is not None
     assert all(word in difference for word in words), difference
 
@@ -98,10 +98,10 @@ def test_a_broken_file_is_refused(tmp_path: Path, record: dict[str, Any], change
     change(record)
     file = write(tmp_path, [record])
     with pytest.raises(SpecError) as refused:
-        read(file)
+        Recording.read(file)
     assert all(word in str(refused.value) for word in [str(file), *words]), refused.value
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"none\.json: cannot read"):
-        read(tmp_path / "none.json")
+        Recording.read(tmp_path / "none.json")

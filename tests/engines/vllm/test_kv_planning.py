@@ -23,18 +23,18 @@ from partitune.engines.vllm.kv_planning import (
     plan_kv,
     range_blocks,
 )
-from partitune.engines.vllm.kv_recording import KvRecord, read_kv_recording, verify_kv
+from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
 from partitune.models.architecture import Attention
 from tests.small_models import architecture, kimi_k3
 
 RECORDING = Path(__file__).parent.parent.parent / "data" / "kv_capacity_vllm_0_33_0.json"
-RECORDS = read_kv_recording(RECORDING)
+RECORDS = KvRecord.read(RECORDING)
 GIB = 1 << 30
 
 
 def test_all_records_agree() -> None:
-    agreements = verify_kv(RECORDING)
+    agreements = KvRecord.verify(RECORDING)
     assert len(agreements) == 30
     assert [each for each in agreements if not each.agrees] == []
 
@@ -55,7 +55,7 @@ def test_a_difference_is_reported(tmp_path: Path) -> None:
     records[1]["num_blocks"] += 1
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(records))
-    (differing,) = [each for each in verify_kv(path) if not each.agrees]
+    (differing,) = [each for each in KvRecord.verify(path) if not each.agrees]
     assert differing.difference == "num_blocks is 1986 in the engine and 1985 here"
 
 
@@ -74,7 +74,7 @@ def test_a_malformed_record_is_refused(tmp_path: Path, change: dict[str, object]
     path = tmp_path / "bad.json"
     path.write_text(json.dumps([{**json.loads(RECORDING.read_text())[2], "layer_kinds": "f", **change}]))
     with pytest.raises(SpecError, match=message) as refused:
-        read_kv_recording(path)
+        KvRecord.read(path)
     assert "bad.json: 0" in str(refused.value)
 
 
@@ -83,7 +83,7 @@ def test_a_file_that_is_no_recording(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(SpecError, match=r"bad\.json"):
-        read_kv_recording(path)
+        KvRecord.read(path)
 
 
 # vLLM 0.33, run with K3-shaped specs and equal free memory: 4551 : 6068 : 4551 : 3640 : 4551 blocks.

@@ -16,7 +16,7 @@ import pytest
 
 from partitune.engines.recordings import TOLERANCE_S
 from partitune.engines.vllm.pipelining import Regime
-from partitune.engines.vllm.scheduler.recording import read, verify
+from partitune.engines.vllm.scheduler.recording import Recording
 from partitune.engines.vllm.scheduler.settings import SchedulingPolicy
 from partitune.errors import SpecError
 
@@ -25,17 +25,17 @@ OPTIONS = Path(__file__).parent.parent.parent / "data" / "schedules_options_vllm
 
 
 def test_every_recorded_schedule_is_reproduced() -> None:
-    agreements = verify(SCHEDULES)
+    agreements = Recording.verify(SCHEDULES)
     assert len(agreements) == 82
-    assert {recording.settings().regime for recording in read(SCHEDULES)} == set(Regime)
+    assert {recording.settings().regime for recording in Recording.read(SCHEDULES)} == set(Regime)
     assert [each for each in agreements if not each.agrees] == []
 
 
 def test_every_recorded_schedule_with_options_is_reproduced() -> None:
-    agreements = verify(OPTIONS)
+    agreements = Recording.verify(OPTIONS)
     assert len(agreements) == 60
     assert [each for each in agreements if not each.agrees] == []
-    recordings = read(OPTIONS)
+    recordings = Recording.read(OPTIONS)
     assert sum((recording.prefix_cache_hits or 0) > 0 for recording in recordings) == 30
     assert sum((recording.preemptions or 0) > 0 for recording in recordings) == 30
     assert {recording.settings().scheduling_policy for recording in recordings} == set(SchedulingPolicy)
@@ -44,7 +44,7 @@ def test_every_recorded_schedule_with_options_is_reproduced() -> None:
 @pytest.mark.parametrize("file", [SCHEDULES, OPTIONS])
 def test_running_ahead_gives_the_recorded_totals(file: Path) -> None:
     # Without step records the simulator skips rounds.
-    for recording in read(file):
+    for recording in Recording.read(file):
         run = recording.simulate(record_steps=False)
         assert run.makespan_s == pytest.approx(recording.makespan, abs=TOLERANCE_S), recording.name
         assert run.compute_s == pytest.approx(recording.stage_busy, abs=TOLERANCE_S), recording.name
@@ -78,7 +78,7 @@ def write(path: Path, data: object) -> Path:
 )
 def test_the_first_difference_is_named(tmp_path: Path, record: dict[str, Any], change: Any, words: list[str]) -> None:
     change(record)
-    difference = read(write(tmp_path, [record]))[0].agreement().difference
+    difference = Recording.read(write(tmp_path, [record]))[0].agreement().difference
     assert difference is not None
     assert all(word in difference for word in words), difference
 
@@ -100,7 +100,7 @@ def test_a_malformed_record_is_refused(tmp_path: Path, record: dict[str, Any], c
     change(record)
     file = write(tmp_path, [record])
     with pytest.raises(SpecError) as caught:
-        read(file)
+        Recording.read(file)
     assert str(file) in str(caught.value)
     assert all(word in str(caught.value) for word in words), caught.value
 
@@ -110,4 +110,4 @@ def test_a_file_that_is_no_recording_is_refused(tmp_path: Path) -> None:
     broken.write_text("[{")
     for file in (broken, write(tmp_path, []), write(tmp_path, {"steps": []}), tmp_path / "absent.json", tmp_path):
         with pytest.raises(SpecError, match=str(file)):
-            read(file)
+            Recording.read(file)

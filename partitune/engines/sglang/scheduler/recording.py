@@ -6,12 +6,11 @@ hand-offs, ring and CPU times, those are part of a record. `benchmarks/record_sg
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, PositiveInt, TypeAdapter
+from pydantic import Field, PositiveInt
 
-from partitune.engines.recordings import TOLERANCE_S, Agreement, HandoffEntry, Schedule, read_records
+from partitune.engines.recordings import TOLERANCE_S, HandoffEntry, Schedule
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.settings import SglangSettings
@@ -57,17 +56,13 @@ class Recording(Schedule):
         law = None if self.dynamic_chunking is None else ChunkLaw(*self.dynamic_chunking)
         return SglangSettings(stages=self.pp, pp_async_batch_depth=self.async_batch_depth, dynamic_chunks=law, **same)
 
-    def checked(self) -> Self:
-        """The record itself.
-
-        Raises:
-            SpecError: as of every record, or the requests are others in one place than in another.
-        """
+    def check(self) -> None:
+        """Raises SpecError as of every record, and where the requests are others in one place than in another."""
         ids = {request.id for request in self.requests}
         for key, times in (("first_token", self.first_token), ("finish", self.finish)):
             if times.keys() != ids:
                 raise SpecError(f"{key}: must name every request once")
-        return super().checked()
+        super().check()
 
     def simulate(self) -> Run:
         """The same run through our scheduler, with the recorded CPU times, ring and hand-offs."""
@@ -95,24 +90,3 @@ class Recording(Schedule):
         if self.retractions != run.preemptions:
             return f"recorded {self.retractions} retractions, simulated {run.preemptions}"
         return None
-
-
-_FILE = TypeAdapter(Annotated[list[Recording], Field(min_length=1)])
-
-
-def read(path: Path) -> list[Recording]:
-    """The records of a file.
-
-    Raises:
-        SpecError: unreadable, not JSON, or a key missing, unknown or of the wrong kind; names file, record and key.
-    """
-    return read_records(path, _FILE, Recording.checked)
-
-
-def verify(file: Path) -> list[Agreement]:
-    """Simulate every record of a file and compare.
-
-    Raises:
-        SpecError: the file is not a recording; names file and key.
-    """
-    return [recording.agreement() for recording in read(file)]

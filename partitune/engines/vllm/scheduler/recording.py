@@ -8,12 +8,9 @@ sampling and engine time are zero in a recording.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from pydantic import Field, PositiveInt
 
-from pydantic import Field, PositiveInt, TypeAdapter
-
-from partitune.engines.recordings import Agreement, RequestEntry, Schedule, Strict, read_records
+from partitune.engines.recordings import RequestEntry, Schedule, Strict
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
@@ -78,24 +75,3 @@ class Recording(Schedule):
             if recorded is not None and recorded != simulated:
                 return f"{key} recorded {recorded}, simulated {simulated}"
         return None
-
-
-_FILE = TypeAdapter(Annotated[list[Recording], Field(min_length=1)])
-
-
-def read(path: Path) -> list[Recording]:
-    """The records of a file.
-
-    Raises:
-        SpecError: unreadable, not JSON, or a key missing, unknown or of the wrong kind; names file, record and key.
-    """
-    return read_records(path, _FILE, Recording.checked)
-
-
-def verify(file: Path) -> list[Agreement]:
-    """Simulate every record of a file and compare.
-
-    Raises:
-        SpecError: the file is not a recording; names file and key.
-    """
-    return [recording.agreement() for recording in read(file)]
