@@ -95,6 +95,9 @@ def test_what_went_wrong_is_read_from_what_the_command_printed(tmp_path: Path) -
     printed = vllm(3, "Worker_PP1", f"{said}44.40 GiB of which 1.50 GiB is free.")
     with pytest.raises(OutOfMemory):
         driver(tmp_path, python(tmp_path, f"import sys; print({printed!r}); sys.exit(1)")).measure(CANDIDATE)
+    printed = 'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].'
+    with pytest.raises(NodeLost, match="the site failed, not the candidate, while its processes started"):
+        driver(tmp_path, python(tmp_path, f"import sys; print({printed!r}); sys.exit(125)")).measure(CANDIDATE)
     with pytest.raises(LaunchFailed, match="ended with status 7") as caught:
         driver(tmp_path, python(tmp_path, "import sys; print('quota exceeded'); sys.exit(7)")).measure(CANDIDATE)
     assert "quota exceeded" in caught.value.detail

@@ -2,7 +2,7 @@
 
 Source: SGLang 0.5.23 `srt/utils/common.py` (configure_logger), `srt/managers/scheduler.py` (prefix),
 `srt/distributed/bootstrap.py`, `srt/model_executor/{model_runner,pool_configurator}.py`, `srt/server_args.py`,
-`srt/entrypoints/{engine,http_server}.py`, `srt/utils/network.py`; uvicorn's own words.
+`srt/entrypoints/{engine,http_server}.py`, `srt/utils/{network,watchdog}.py`; uvicorn's own words.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _WORDS = LogWords(
         FailureKind.KV_TOO_SMALL: (r"^RuntimeError: Not enough memory\. Please try to increase --mem-fraction-static",),
         FailureKind.MEMORY_TAKEN: (r"The memory capacity is unbalanced",),
         FailureKind.UNSUPPORTED: (r"Pipeline Parallel is not compatible",),
+        # A soft one only says so, and goes on.
+        FailureKind.STALL: (r"atchdog timeout \(self\.watchdog_timeout=[\d.]+(?:, self\.soft=False)?\)",),
         FailureKind.PORT: (r"^ValueError: \S*port\S* at \d+ is not available",),
     },
     facts=(("kv_tokens", "", r"^max_total_num_tokens=(\d{1,15})"),),

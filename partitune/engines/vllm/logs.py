@@ -53,6 +53,7 @@ _WORDS = LogWords(
             r"can be stored in KV cache",
         ),
         FailureKind.MEMORY_TAKEN: (r"memory.* on (?:startup|kv cache allocation) is less than",),
+        FailureKind.STALL: (r"RPC call to \w+ timed out",),
         FailureKind.UNSUPPORTED: (
             r"Pipeline parallelism is not supported",
             r"Model architectures? .* (?:are|is) not supported|Model architectures .* failed to be inspected",

@@ -1,12 +1,16 @@
 """Why an engine died: the earliest error over all ranks' logs that is not the consequence of another one.
 
 Decision: one root fells many processes, and the loudest lines (NCCL, EngineDeadError, "died unexpectedly") come last.
-So every line that looks like an error is put into a rank: what the engine itself explains (memory, arguments, model,
-port), then any other exception, then the network, which fails wherever a peer dies, then the echoes. The first line of
-the best rank is the cause, over all nodes by time. Where an amount is said, the failure is graded with it: the search
-learns that 0.2 GiB over is nearer than 20. Nothing is guessed: without a line there is no cause.
+So every line that looks like an error is put into a rank: what explains itself (memory, arguments, model, port, the
+site), then any other exception, then a watchdog, then the network, which fails wherever a peer dies, then the echoes.
+The first line of the best rank is the cause, over all nodes by time. Where an amount is said, the failure is graded
+with it: the search learns that 0.2 GiB over is nearer than 20. What a site's containers, drivers, disks, hubs or
+scheduler did says nothing about the candidate, which is `lost` and tried once more. Nothing is guessed: without a line
+there is no cause.
 
-Source of the messages that are no engine's own: Python, PyTorch's allocators and stores, pydantic, argparse, Ray.
+Source of the messages that are no engine's own: Python, PyTorch's allocators and stores, pydantic, argparse, Ray; of
+those of compilers, containers, drivers, hubs and Slurm the threads that `tests/data/failure_messages.txt` names one by
+one.
 """
 
 from __future__ import annotations
@@ -17,20 +21,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from partitune.engines.readout import FailureKind, Phase, Readout
-from partitune.errors import LaunchFailed, OutOfMemory, Refused, RunError, Unhealthy
+from partitune.errors import LaunchFailed, NodeLost, OutOfMemory, Refused, RunError, Stalled, Unhealthy
 from partitune.execution.readout.log_lines import LogLine, lines_of, phase_begun_by
 
 #: Which lines can be the cause of which: a lower rank explains a higher one. Every other kind explains itself.
 _RANKS: Mapping[FailureKind, int] = {
     FailureKind.ENGINE: 1,
-    FailureKind.RENDEZVOUS: 2,
-    FailureKind.COLLECTIVE: 2,
-    FailureKind.KILLED: 3,
-    FailureKind.DEAD: 4,
+    FailureKind.COMPILE: 1,
+    FailureKind.STALL: 2,
+    FailureKind.RENDEZVOUS: 3,
+    FailureKind.COLLECTIVE: 3,
+    FailureKind.KILLED: 4,
+    FailureKind.DEAD: 5,
 }
 _EXPLAINED = 0
 _MEMORY = frozenset({FailureKind.OOM, FailureKind.KV_TOO_SMALL, FailureKind.MEMORY_TAKEN})
-_REFUSED = frozenset({FailureKind.ARGUMENT, FailureKind.UNSUPPORTED})
+_ERRORS: Mapping[FailureKind, type[RunError]] = {
+    FailureKind.ARGUMENT: Refused,
+    FailureKind.UNSUPPORTED: Refused,
+    FailureKind.SITE: NodeLost,
+    FailureKind.STALL: Stalled,
+}
 
 #: What lines look like beside the engine's own words, tried in this order. Searched in one line, `^` is where its
 #: message begins.
@@ -39,8 +50,13 @@ _SIGNS: Mapping[FailureKind, tuple[str, ...]] = {
         r"exit code:? (?:None|-(?:4|6|7|8|9|11))\b",
         r"^Killed$",
         r"killed due to the node running low on memory",
+        r"oom[-_]kill|\b(?:Segmentation fault|Bus error|Aborted) +\(core dumped\)",
+        r"^srun: error: .*: (?:Out Of Memory|Killed|Segmentation fault|Bus error|Aborted)",
     ),
-    FailureKind.DEAD: (r"died unexpectedly|died with exit code|died during initialization",),
+    FailureKind.DEAD: (
+        r"died unexpectedly|died with exit code|died during initialization",
+        r"^srun: error: \S+: tasks? |^slurmstepd: error: \*\*\*(?!.* DUE TO )",
+    ),
     FailureKind.OOM: (
         r"(?:CUDA|HIP|XPU|NPU) out of memory",
         r"CUDA error: out of memory|Cuda failure.*'out of memory'",
@@ -50,9 +66,25 @@ _SIGNS: Mapping[FailureKind, tuple[str, ...]] = {
     FailureKind.MEMORY_TAKEN: (),
     FailureKind.UNSUPPORTED: (r"(?i)^\S*(?:Error|Exception)\b.*\bnot support\w* pipeline parallel",),
     FailureKind.PARTITION: (r"Invalid partition string", r"(?:len|sum)\(partitions\)=\d+ does not match"),
-    FailureKind.PORT: (r"(?i)address already in use|EADDRINUSE|port is already in use",),
+    FailureKind.PORT: (r"(?i)address already in use|EADDRINUSE|port is already (?:in use|allocated)",),
+    FailureKind.SITE: (
+        # Containers; GPUs and their drivers; libraries; disks and limits; the model's files; Ray and Slurm.
+        r"Error response from daemon: |Cannot connect to the Docker daemon|nvidia-container-cli: |unresolvable CDI",
+        r"No CUDA GPUs are available|no GPU available|NVIDIA driver on your system is too old|unsupported display",
+        r"uncorrectable ECC error|^ImportError: .*(?:cannot open shared object file|version `GLIBC)",
+        r"No space left on device|pthread_create failed",
+        r"a gated repo\b|GatedRepoError|Error while deserializing header",
+        r"has been marked dead because the detector|^(?:slurmstepd|srun|sbatch): error: ",
+    ),
+    FailureKind.COMPILE: (
+        r"^(?:torch\._dynamo|torch\._inductor|triton)\.[\w.]+: |^(?:LLVM ERROR|error: LLVM)\b",
+        r"^(?:nvcc|ptxas[\w-]*) fatal\b|^ninja: build stopped|^gcc: |^/usr/bin/ld: ",
+        r"no kernel image is available",
+    ),
     FailureKind.ARGUMENT: (r"^[\w. -]{1,80}: error: ", r"\d+ validation errors? for \w*(?:Config|Args)\b"),
+    FailureKind.STALL: (),
     FailureKind.RENDEZVOUS: (
+        r"Unable to find address for|no socket interface found",
         r"DistStoreError|DistNetworkError|client socket has (?:timed out|failed)",
         r"connectFullMesh failed",
         r"Timed out after \d+ seconds waiting for clients",
@@ -64,7 +96,7 @@ _SIGNS: Mapping[FailureKind, tuple[str, ...]] = {
     ),
     FailureKind.ENGINE: (
         r"^(?:[A-Za-z_][\w.]*\.)?(?:[A-Z]\w{0,80})?(?:Error|Exception)(?:: |$)",
-        r"^Fatal Python error|Segfault encountered",
+        r"^Fatal Python error|Segfault encountered|^terminate called after throwing",
     ),
 }
 #: Exceptions with which an engine turns its arguments down before it starts anything.
@@ -101,8 +133,8 @@ class Cause:
         """What the search records: memory is graded and refusals teach; the rest only says that it broke."""
         if self.kind in _MEMORY:
             return OutOfMemory(self.message, excess=self.excess_gib)
-        if self.kind in _REFUSED:
-            return Refused(self.message)
+        if error := _ERRORS.get(self.kind):
+            return error(self.message)
         return Unhealthy(self.message) if self.phase is Phase.READY else LaunchFailed(self.message)
 
 
