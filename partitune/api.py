@@ -116,6 +116,7 @@ def search(
     runner: str = "simulator",
     pool: str = "local",
     ray_address: str | None = None,
+    mode: int = 0o600,
 ) -> Summary:
     """Search, or go on with a study of the same name, until its budget is spent.
 
@@ -126,6 +127,7 @@ def search(
         runner: how candidates are measured, by name or file.
         pool: `local`, in this process, or `ray`.
         ray_address: of a running Ray cluster, HOST:PORT; None: one of its own.
+        mode: of a database that is new, and of the logs beside it.
 
     Returns:
         What the study found: best, default, verdict, front.
@@ -138,13 +140,18 @@ def search(
     from partitune.search.study import StudyOrder, run
     from partitune.spec.runner import load_runner
 
-    order = StudyOrder(space, load_runner(runner), str(database), study or space.name, pool, ray_address)
+    order = StudyOrder(space, load_runner(runner), str(database), study or space.name, pool, ray_address, mode)
     with run(order, Unwatched()) as (store, _):
         return explained_summary_of(store, order.study)
 
 
 def export(
-    output: str | Path, *, study: str | None = None, trial: int | None = None, database: str | Path = DATABASE
+    output: str | Path,
+    *,
+    study: str | None = None,
+    trial: int | None = None,
+    database: str | Path = DATABASE,
+    mode: int = 0o600,
 ) -> Exported:
     """Write one trial as an env-file with the engine's config beside it, and read both back.
 
@@ -153,6 +160,7 @@ def export(
         study: its name; None: the study created last.
         trial: its number; None: the best one, or the engine's default where nothing beats it.
         database: a SQLite file or a PostgreSQL URL.
+        mode: of files that are new; those that are replaced keep theirs.
 
     Returns:
         Both files, the commands that start the engine with them, what was found about the trial, and warnings.
@@ -170,7 +178,7 @@ def export(
         name = study_name(store, study)
         summary, spec = summary_of(store, name), spec_of(store, name)
     chosen = trial_to_export(summary, trial)
-    return exported(resolve(spec), chosen.result.candidate, Path(output), remarks(summary, chosen))
+    return exported(resolve(spec), chosen.result.candidate, Path(output), remarks(summary, chosen), mode)
 
 
 def load_study(study: str | None = None, database: str | Path = DATABASE) -> list[dict[str, Any]]:

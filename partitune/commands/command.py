@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partitune.errors import printable
+from partitune.spec.own_file import PRIVATE
 
 if TYPE_CHECKING:  # rich costs a good part of a second
     from partitune.report.output import Output
@@ -66,6 +68,20 @@ def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command | C
 def add_json_argument(parser: argparse.ArgumentParser, text: str = "one JSON object on stdout") -> None:
     """`--json`, which `answer` obeys."""
     parser.add_argument("--json", action="store_true", help=text)
+
+
+def add_mode_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    """`--mode`, by which `what` is shared."""
+    parser.add_argument(
+        "--mode", type=_mode, default=PRIVATE, metavar="OCTAL",
+        help=f"permissions of {what} where new, such as 640 for a group to read (default: 600, its owner alone)",
+    )  # fmt: skip
+
+
+def _mode(text: str) -> int:
+    if not re.fullmatch("0?6[0246]{2}", text):
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: 600 to 666 with digits 0, 2, 4 and 6, such as 640")
+    return int(text, 8)
 
 
 def answer(arguments: argparse.Namespace, to_json: Callable[[], object], print_to: Callable[[Output], object]) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partitune.commands.command import Command, add_json_argument, answer, tell
+from partitune.commands.command import Command, add_json_argument, add_mode_argument, answer, tell
 from partitune.commands.space_arguments import add_partition_argument, add_space_arguments, space_of
 from partitune.errors import SpecError
 
@@ -19,6 +19,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_partition_argument(parser)
     parser.add_argument("--part", metavar="NAME", help="of a mix, under this load alone (needed for --trace)")
     parser.add_argument("--trace", metavar="FILE", help="write the simulated pipeline as a Chrome trace, for Perfetto")
+    add_mode_argument(parser, "that trace")
     add_json_argument(parser)
 
 
@@ -35,7 +36,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     beside = explain(problem, default) if wanted != default else None
     runs = explained.result.measurement is not None
     if arguments.trace is not None and runs:
-        write_trace(Path(arguments.trace), trace(problem, wanted))
+        write_trace(Path(arguments.trace), trace(problem, wanted), arguments.mode)
         tell(f"partitune: wrote {arguments.trace}; it opens at https://ui.perfetto.dev")
     answer(
         arguments,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from partitune.commands.command import Command, say, tell
+from partitune.commands.command import Command, add_mode_argument, say, tell
 from partitune.commands.study_arguments import add_database_argument, add_study_argument
 
 
@@ -15,12 +15,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the env-file, such as deploy.env")
     add_database_argument(parser)
+    add_mode_argument(parser, "both files")
 
 
 def _export(arguments: argparse.Namespace) -> int:
     from partitune.api import export
 
-    exported = export(arguments.output, study=arguments.study, trial=arguments.trial, database=arguments.db)
+    study = {"study": arguments.study, "trial": arguments.trial, "database": arguments.db}
+    exported = export(arguments.output, **study, mode=arguments.mode)
     for remark in exported.remarks:
         say(remark)
     say(f"wrote {exported.env_file} and {exported.config}; both were read back. Start with:")

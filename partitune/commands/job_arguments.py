@@ -32,7 +32,7 @@ def add_address_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def watch(server: JobServer, job_id: str, database: str | None, *, show: bool) -> int:
+def watch(server: JobServer, job_id: str, database: str | None, *, show: bool, mode: int) -> int:
     """Stay with a job to its end.
 
     Args:
@@ -40,6 +40,7 @@ def watch(server: JobServer, job_id: str, database: str | None, *, show: bool) -
         job_id: as `submit` and `jobs list` show it.
         database: where its results go, if it sends any.
         show: its log on stdout meanwhile.
+        mode: of a database that is new.
 
     Returns:
         The exit code that says how it ended; 130 where a person left before.
@@ -49,7 +50,7 @@ def watch(server: JobServer, job_id: str, database: str | None, *, show: bool) -
 
     def stay() -> int:
         if database is not None:
-            _bring_home(server, job_id, database, show=show)
+            _bring_home(server, job_id, database, show=show, mode=mode)
         elif show:
             print_log(server.follow(job_id), Home())
         job = server.wait(job_id)
@@ -83,12 +84,12 @@ def print_log(lines: Iterable[str], home: Home, *, show: bool = True) -> int:
     return 0
 
 
-def _bring_home(server: JobServer, job_id: str, database: str, *, show: bool) -> None:
+def _bring_home(server: JobServer, job_id: str, database: str, *, show: bool, mode: int) -> None:
     from partitune.jobs.home import Home
     from partitune.store import Store
 
     server.job(job_id)  # before a database is created for a job that is not there
-    with Store.open(database) as store:
+    with Store.open(database, mode=mode) as store:
         home = Home(store)
         try:
             print_log(server.follow(job_id), home, show=show)

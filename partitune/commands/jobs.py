@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from partitune.commands.command import Command, CommandGroup, add_json_argument, answer, say
+from partitune.commands.command import Command, CommandGroup, add_json_argument, add_mode_argument, answer, say
 from partitune.commands.job_arguments import add_address_argument, print_log, until_left, watch
 
 if TYPE_CHECKING:  # for annotations only: it costs a second
@@ -84,12 +84,13 @@ def _stop(arguments: argparse.Namespace) -> int:
 def _add_wait_arguments(parser: argparse.ArgumentParser) -> None:
     _add_job_arguments(parser)
     parser.add_argument("--fetch-results", metavar="FILE", help="bring its results here, if it was submitted so")
+    add_mode_argument(parser, "that file")
 
 
 def _wait(arguments: argparse.Namespace) -> int:
     from partitune.jobs.client import JobServer
 
-    return watch(JobServer(arguments.address), arguments.job, arguments.fetch_results, show=False)
+    return watch(JobServer(arguments.address), arguments.job, arguments.fetch_results, show=False, mode=arguments.mode)
 
 
 COMMAND = CommandGroup(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from partitune.commands.command import Command, add_json_argument, answer
+from partitune.commands.command import Command, add_json_argument, add_mode_argument, answer
 from partitune.commands.space_arguments import add_space_arguments, space_with_flags
 from partitune.commands.study_arguments import add_database_argument
 
@@ -25,6 +25,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ray-address", metavar="HOST:PORT", help="a running Ray cluster (default: one of its own)")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     add_database_argument(parser)
+    add_mode_argument(parser, "the database and its logs")
     add_json_argument(parser, "end with one JSON object on stdout")
 
 
@@ -40,7 +41,7 @@ def _search(arguments: argparse.Namespace) -> int:
     study = arguments.resume or (spec.name if arguments.study is None else arguments.study)
     where = (arguments.db, study, arguments.pool, arguments.ray_address)
     asked = {"extend": arguments.extend, "accept_changes": arguments.accept_changes}
-    order = StudyOrder(spec, load_runner(arguments.runner or runner), *where, **asked)
+    order = StudyOrder(spec, load_runner(arguments.runner or runner), *where, arguments.mode, **asked)
     with (
         TerminalWatcher(objectives_of(spec), spec.budget.trials, quiet=arguments.quiet) as watcher,
         run(order, watcher) as (store, progress),

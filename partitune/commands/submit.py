@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from partitune.commands.command import Command, say, tell
+from partitune.commands.command import Command, add_mode_argument, say, tell
 from partitune.commands.job_arguments import add_address_argument, watch
 from partitune.commands.space_arguments import add_settings_arguments, space_with_flags
 
@@ -27,6 +27,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runner", default="simulator", help="how candidates are measured (default: simulator)")
     parser.add_argument("--db", metavar="URL", help="results: an absolute path on the head, or a postgresql:// URL")
     parser.add_argument("--fetch-results", metavar="FILE", help="in place of --db: wait, and bring the results here")
+    add_mode_argument(parser, "that file")
     parser.add_argument(
         "--python", default="python3", metavar="CMD", help="starts Python on the head (default: python3)"
     )
@@ -54,7 +55,7 @@ def _submit(arguments: argparse.Namespace) -> int:
         return 0
     server = JobServer(arguments.address)
     if database is not None:
-        _check_home(database, prepared.study)
+        _check_home(database, prepared.study, arguments.mode)
     tell(_shipped(prepared.shipment))
     job_id = server.submit(
         prepared.entrypoint, prepared.shipment, study=prepared.study, results=prepared.results, env=ENVIRONMENT
@@ -64,15 +65,15 @@ def _submit(arguments: argparse.Namespace) -> int:
     if not watched:
         tell(f"results: {prepared.results}; go on with: partitune jobs logs {job_id} --follow")
         return 0
-    return watch(server, job_id, database, show=arguments.follow)
+    return watch(server, job_id, database, show=arguments.follow, mode=arguments.mode)
 
 
-def _check_home(database: str, study: str) -> None:
+def _check_home(database: str, study: str, mode: int) -> None:
     """Refuse a database that cannot be written, or that holds the study already, before anything is started."""
     from partitune.errors import SpecError
     from partitune.store import Store
 
-    with Store.open(database) as store:
+    with Store.open(database, mode=mode) as store:
         if study in {stored.name for stored in store.studies()}:
             raise SpecError(
                 f"--study {study}: {store.label} holds a study of that name; "

@@ -25,6 +25,7 @@ from partitune.execution.server.gates import read_window
 from partitune.execution.server.measurement import measure_windows, measured
 from partitune.execution.server.setup import LoadCommands, SetupDriver
 from partitune.export.deploy import export, served_model
+from partitune.spec.own_file import own_file
 from partitune.spec.runner import filled
 
 _NAME = "command"
@@ -92,7 +93,7 @@ def command_for(
         raise Refused(str(error), excess=1.0) from error
     port = node.free_port() if runner.port == "auto" else runner.port
     served_name = f"partitune-{trial}"
-    load_file = Path(node.scratch_file(trial, "load.txt"))
+    load_file = own_file(Path(node.scratch_file(trial, "load.txt")))
     words = load.words(f"http://127.0.0.1:{port}", served_name, seed=seed, result=result)
     load_file.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     model, notes = served_model(problem)

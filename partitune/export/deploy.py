@@ -24,7 +24,7 @@ from partitune.export.placement_notes import placement_notes, stages_differ_on_a
 from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.spec.own_file import check_free, write_whole
+from partitune.spec.own_file import PRIVATE, check_free, write_whole
 from partitune.version import __version__
 
 HEADER = "written by partitune"
@@ -41,7 +41,9 @@ class Exported:
     warnings: tuple[str, ...]
 
 
-def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tuple[str, ...]) -> Exported:
+def export(
+    problem: Problem, candidate: Candidate, env_file: Path, remarks: tuple[str, ...], mode: int = PRIVATE
+) -> Exported:
     """Write `candidate` to `env_file` and a YAML of the same name, and check both.
 
     Args:
@@ -49,6 +51,7 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
         candidate: partition, layout and flags.
         env_file: where the environment goes; the YAML is put beside it.
         remarks: what was found about the trial; written down as comments.
+        mode: of files that are new.
 
     Raises:
         SpecError: a value that cannot be exported, a file that is not ours, or a check that failed; older files stay.
@@ -71,7 +74,7 @@ def export(problem: Problem, candidate: Candidate, env_file: Path, remarks: tupl
         _check_partition(resolved, written[env_file].decode(), str(env_file))
         _check_flags(resolved, entries, written[config].decode(), str(config))
 
-    write_whole({env_file: text.encode(), config: config_text.encode()}, "export", check)
+    write_whole({env_file: text.encode(), config: config_text.encode()}, "export", check, mode)
     nodes = problem.placement.node_count
     source = shlex.quote(str(env_file) if "/" in str(env_file) else f"./{env_file}")  # `. name` looks in PATH only
     commands = problem.engine.launch.config_commands(str(config), deployment, nodes)

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from partitune.spec.own_file import check_free, write_whole
+from partitune.spec.own_file import PRIVATE, check_free, write_whole
 
 #: How a file of ours begins; `partitune.simulation.chrome_trace.chrome_trace` puts these keys first.
 _HEAD = b'{"schemaVersion":1,"partitune":{"simulated":true'
 
 
-def write_trace(path: Path, trace: Mapping[str, object]) -> None:
-    """Write `trace` to `path`, replacing an older trace of ours in one step.
+def write_trace(path: Path, trace: Mapping[str, object], mode: int = PRIVATE) -> None:
+    """Write `trace` to `path`, with `mode` if it is new, replacing an older trace of ours in one step.
 
     Raises:
         SpecError: the folder is missing, `path` is something else than a trace of ours, or it cannot be written.
@@ -28,7 +28,7 @@ def write_trace(path: Path, trace: Mapping[str, object]) -> None:
     if path.suffix == ".gz":
         data = gzip.compress(data, compresslevel=6, mtime=0)
     check_free(path, "--trace", _ours, "is not a simulated trace")
-    write_whole({path: data}, "--trace")
+    write_whole({path: data}, "--trace", mode=mode)
 
 
 def _ours(path: Path) -> bool:

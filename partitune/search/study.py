@@ -43,6 +43,7 @@ from partitune.search.proposers.proposer import FirstsProposer, Proposer
 from partitune.search.proposers.screened import OPENING, ScreenedProposer
 from partitune.search.space import Space
 from partitune.spec.catalog import NAME, SUFFIXES
+from partitune.spec.own_file import PRIVATE
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from partitune.store import SpecChanged, Store, StudyState, StudyTerms, check_study_name
@@ -64,6 +65,7 @@ class StudyOrder:
     study: str
     pool: str = "ray"  # or local
     ray_address: str | None = None
+    mode: int = PRIVATE  # of a database that is new
     extend: bool = False  # go on with a study though flags, seeds or objectives changed
     accept_changes: bool = False  # and whatever else changed, without the trials so far
 
@@ -113,7 +115,7 @@ def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]
     check_study_name(order.study)
     pool = choose_pool(driver, order.runner, order.pool, order.ray_address)
     reach(order.ray_address)
-    with Store.open(order.database) as store, ExitStack() as unless_finished:
+    with Store.open(order.database, mode=order.mode) as store, ExitStack() as unless_finished:
         study = _Study(order, store, watcher)
         study.enter()
         budget = study.budget(problem)

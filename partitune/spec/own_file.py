@@ -1,5 +1,8 @@
 """Files that partitune writes where a person says: whole or not at all, and never over one that is somebody else's.
 
+Decision: what is new is its owner's alone, whatever the umask, as an engine may have said anything into it; a file that
+was there keeps its mode, and sharing is asked for.
+
 Decision: all files of one order are written in full beside their places and read back there; only when everything is
 right do they take the places of older ones, each in one step.
 """
@@ -7,11 +10,41 @@ right do they take the places of older ones, each in one step.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from partitune.errors import SpecError
+
+#: Mode of a new file, unless a person asks for another: for its owner alone.
+PRIVATE = 0o600
+
+
+def mode_of(path: Path, otherwise: int = PRIVATE) -> int:
+    """The permissions of `path`, as `chmod` takes them; `otherwise` where nothing is there."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return otherwise
+
+
+def own_folder(path: Path, mode: int = PRIVATE) -> Path:
+    """Make `path`, and what is missing above it, enterable by whoever may read a file of `mode`; return it."""
+    for folder in reversed((path, *path.parents)):
+        with suppress(FileExistsError):
+            folder.mkdir()
+            folder.chmod(mode | (mode & 0o444) >> 2)
+    return path
+
+
+def own_file(path: Path, mode: int = PRIVATE) -> Path:
+    """Make `path` an empty file of `mode`, unless it is there; return it."""
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+        os.fchmod(descriptor, mode)
+        os.close(descriptor)
+    return path
 
 
 def check_free(path: Path, asked_by: str, is_ours: Callable[[Path], bool], foreign: str) -> None:
@@ -33,7 +66,10 @@ def check_free(path: Path, asked_by: str, is_ours: Callable[[Path], bool], forei
 
 
 def write_whole(
-    contents: Mapping[Path, bytes], asked_by: str, check: Callable[[Mapping[Path, bytes]], None] = lambda _: None
+    contents: Mapping[Path, bytes],
+    asked_by: str,
+    check: Callable[[Mapping[Path, bytes]], None] = lambda _: None,
+    mode: int = PRIVATE,
 ) -> None:
     """Write every file, replacing older ones.
 
@@ -41,6 +77,7 @@ def write_whole(
         contents: what each file will hold.
         asked_by: the command or option that names them, for messages.
         check: is given what a reader of each file would get; what it raises leaves the older files in place.
+        mode: of files that are new; an older one keeps its own.
 
     Raises:
         SpecError: one cannot be written. Nothing stays beside the files, whatever happens.
@@ -49,7 +86,7 @@ def write_whole(
     path = Path()
     try:
         for path, content in contents.items():
-            with drafts[path].open("wb") as file:
+            with own_file(drafts[path], mode_of(path, mode)).open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

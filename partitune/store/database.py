@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, select, update
 from sqlalchemy.orm import Session
 
 from partitune.errors import StoreError, nearest
+from partitune.spec.own_file import PRIVATE, own_file
 from partitune.store.cells import integer
 from partitune.store.connection import connect, explained, for_writing
 from partitune.store.location import Location, check_readable, check_writable, locate
@@ -37,17 +38,19 @@ class Database:
         self._release: Callable[[], None] | None = None  # lets the next writer in
 
     @classmethod
-    def open(cls, where: str | Path, *, read_only: bool = False) -> Self:
+    def open(cls, where: str | Path, *, read_only: bool = False, mode: int = PRIVATE) -> Self:
         """Open an SQLite file (a path or `sqlite:///` URL) or a `postgresql://` URL.
 
-        For writing, the file is created if it is missing, an older schema is brought up to date, this process becomes
-        the only writer, and studies that a killed one left running become interrupted. For reading, nothing is created
-        or changed, and a search may write meanwhile.
+        For writing, the file is created with `mode` if it is missing, an older schema is brought up to date, this
+        process becomes the only writer, and studies that a killed one left running become interrupted. For reading,
+        nothing is created or changed, and a search may write meanwhile.
         """
         location = locate(where)
         label = location.label
         if location.path is not None:
             (check_readable if read_only else check_writable)(location.path, label)
+            if not read_only:
+                own_file(location.path, mode)  # SQLite gives the files beside it the same
         engine = connect(location, read_only=read_only)
         store = cls(location, engine)
         try:

@@ -14,18 +14,20 @@ from pathlib import Path
 from urllib.parse import quote
 
 from partitune.analysis.trial import Repeat, Trial
+from partitune.spec.own_file import mode_of, own_file, own_folder
 from partitune.store.location import locate
 
 #: A log that grows beyond this becomes the old one; the old one before it goes.
 LARGEST_FILE = 16 * 2**20
 #: Characters of one trial's detail that are kept: its end.
 LONGEST_DETAIL = 64 * 2**10
+_BESIDE = ".logs"
 
 
 def log_folder(database: str | Path) -> Path | None:
     """The folder of a database's logs; None for a server. Raises StoreError for what is no database."""
     path = locate(database).path
-    return None if path is None else path.with_name(path.name + ".logs")
+    return None if path is None else path.with_name(path.name + _BESIDE)
 
 
 def log_file(database: str | Path, study: str) -> Path | None:
@@ -53,8 +55,9 @@ def log_trial(database: str | Path, ended: Trial | Repeat) -> None:
         **({"detail": result.detail[-LONGEST_DETAIL:]} if result.detail else {}),
     }
     with suppress(OSError):  # a full disk is the database's to report
-        file.parent.mkdir(exist_ok=True)
+        mode = mode_of(file.parent.with_name(file.parent.name.removesuffix(_BESIDE)))  # who reads the one reads both
+        own_folder(file.parent, mode)
         if file.exists() and file.stat().st_size > LARGEST_FILE:
             file.replace(file.with_name(file.name + ".1"))
-        with file.open("a", encoding="utf-8", errors="backslashreplace") as lines:
+        with own_file(file, mode).open("a", encoding="utf-8", errors="backslashreplace") as lines:
             lines.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -20,6 +20,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, text
 
 from partitune.errors import StoreError
+from partitune.spec.own_file import mode_of, own_file
 from partitune.store.connection import explained
 from partitune.store.location import Location
 
@@ -69,7 +70,7 @@ def _lock_file(database: Path, label: str) -> Callable[[], None]:
     if (os.getpid(), path) in _held_here:
         raise StoreError(_refusal(label, f"this process ({os.getpid()})"))
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(own_file(path, mode_of(database)), os.O_RDWR)
     except OSError as error:
         raise StoreError(_unlockable(label, path, error)) from error
     try:

@@ -28,6 +28,7 @@ import psutil
 from pydantic import TypeAdapter
 
 from partitune.execution.processes.process_supervisor import KILL_S, descendants, start_ticks
+from partitune.spec.own_file import own_folder
 
 #: In the environment of every process of a trial, and of their children.
 MARKER = "PARTITUNE_TRIAL"
@@ -125,7 +126,7 @@ class Ledger:
 
     def open(self, trial: str, name: str, port: int | None, gpu_mib: Mapping[str, int]) -> RecordedStart:
         """Record, durably, a start that this process is about to make."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        own_folder(self.folder)
         start = RecordedStart(
             self.folder / f"{uuid.uuid4().hex}.jsonl", trial, name, port, dict(gpu_mib), ProcessName.of(os.getpid())
         )

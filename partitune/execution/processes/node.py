@@ -31,6 +31,7 @@ from partitune.execution.processes.gpu_memory import held_mib, used_mib
 from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import MARKER, Ledger, RecordedStart, state_folder, within
 from partitune.execution.processes.trial_files import cut_log, read_log
+from partitune.spec.own_file import own_file, own_folder
 
 #: Seconds between two looks at a process.
 LOOK_S = 0.1
@@ -127,7 +128,7 @@ class Node:
         own = {key: value for key, value in os.environ.items() if key not in process.unset}
         env = {**own, **process.env, MARKER: f"{trial}/{name}", "SPT_NOENV": "1"}  # else setproctitle wipes the marker
         try:
-            log = Path(self.scratch_file(trial, f"{name}.log"))
+            log = own_file(Path(self.scratch_file(trial, f"{name}.log")))
             start = self._ledger.open(trial, name, port, used_mib(env) if process.uses_gpus else {})
         except OSError as error:
             raise LaunchFailed(f"{self.host} cannot record a start in {self._folder}: {error.strerror}") from error
@@ -204,9 +205,7 @@ class Node:
 
     def scratch_file(self, trial: str, name: str) -> str:
         """Absolute path of a file for a process of that trial to write; its folder is made if it is not there."""
-        file = self._folder / "trials" / trial / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        return str(file)
+        return str(own_folder(self._folder / "trials" / trial) / name)
 
     def read_file(self, path: str) -> str:
         """Its text; empty when there is no such file. Bytes that are no UTF-8 are replaced."""

@@ -212,7 +212,7 @@ def _become(order: dict[str, Any]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
         os.dup2(source, target)
     try:

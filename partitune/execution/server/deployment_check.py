@@ -33,6 +33,7 @@ from partitune.execution.server.running_server import RunningServer
 from partitune.partition import Partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
+from partitune.spec.own_file import own_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def check_text(
     """
     file = folder / f"{_reference_key(problem, candidate, arguments)}.txt"
     if candidate.partition == problem.default_partition:
-        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
         draft = file.with_suffix(f".{os.getpid()}")
         draft.write_text(text, encoding="utf-8")
         draft.replace(file)
