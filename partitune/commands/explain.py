@@ -25,11 +25,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _explain(arguments: argparse.Namespace) -> int:
     from partitune.analysis.explanation import candidate_of, explain, trace
+    from partitune.execution.simulator_driver import SimulatorDriver
     from partitune.planning.resolve import resolve
     from partitune.report.explained import print_explained
     from partitune.report.trace_file import write_trace
 
     problem = _problem(resolve(space_of(arguments)), arguments.part, wants_trace=arguments.trace is not None)
+    tell(*SimulatorDriver(problem).prepare())
     default = candidate_of(problem, None, {})
     wanted = candidate_of(problem, arguments.partition, arguments.flags)
     explained = explain(problem, wanted, limits=True)

@@ -7,13 +7,14 @@ was measured, and the measurement says so.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partitune.candidate import Candidate, Measurement, StageReport
 from partitune.engines.memory import KvPlan
 from partitune.engines.rules import refused
-from partitune.errors import InfeasibleSpace, OutOfMemory, Refused
+from partitune.errors import InfeasibleSpace, OutOfMemory, Refused, RunError
 from partitune.execution.driver import Driver
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -24,6 +25,8 @@ from partitune.simulation.run import Run
 from partitune.simulation.timeline import Timeline
 
 _GIB = 1 << 30
+#: Requests from which a simulation is no matter of seconds, and those that tell how long it takes.
+_LARGE_LOAD, _SAMPLE = 50_000, 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,22 @@ class SimulatorDriver(Driver):
     """Simulates candidates of one problem."""
 
     problem: Problem
+
+    def prepare(self) -> tuple[str, ...]:
+        """What one simulation of a very large load will take, by one of the first requests under the default."""
+        largest = max((part.rank_load for part in self.problem.parts), key=lambda load: len(load.requests))
+        if (count := len(largest.requests)) < _LARGE_LOAD:
+            return ()
+        resolved = ResolvedCandidate(self.problem, Candidate(self.problem.default_partition))
+        sample = replace(largest, requests=largest.requests[:_SAMPLE])
+        start_s = time.perf_counter()
+        try:
+            _run(resolved, sample, _start(resolved))
+        except RunError:  # said of the default when its turn comes
+            return ()
+        took_s = time.perf_counter() - start_s
+        by_sample = f"by its first {_SAMPLE}, which took {took_s:.2g} s, one simulation takes about"
+        return (f"this load has {count} requests: {by_sample} {took_s * count / _SAMPLE:.0f} s",)
 
     def measure(self, candidate: Candidate) -> Measurement:
         """Simulate `candidate` under every load. Raises Refused or OutOfMemory, graded.

@@ -48,6 +48,9 @@ def resolve(space: SearchSpace) -> Problem:
     with _located(space, "cluster"):
         placement = place(layout=layout, order=chosen.rank_order(architecture), **cluster)
     _refuse_names_written_by_partitune(space, chosen)
+    if layout.pp > (count := len(architecture.layers)):
+        text = f"found {layout.pp}, and the model has {count} layers; allowed: at most {count}, as each stage needs one"
+        raise space.error("parallel", "pp", text=text)
     with _located(space, "engine", "split_rule"):
         chosen.default_partition(len(architecture.layers), layout.pp, space.engine.version, space.engine.split_rule)
     return Problem(

@@ -53,7 +53,8 @@ def with_settings(spec: SearchSpace, keys: Mapping[str, FlagValue], source: str 
     if not keys:
         return spec
     plain = spec.resolved()
-    for name, value in keys.items():
+    # A kind first: the keys that the kind before it had mean nothing beside it.
+    for name, value in sorted(keys.items(), key=lambda setting: not setting[0].endswith(".kind")):
         *parents, last = name.split(".")
         section: Any = plain
         for parent in parents:
@@ -61,6 +62,8 @@ def with_settings(spec: SearchSpace, keys: Mapping[str, FlagValue], source: str 
         if not isinstance(section, dict):
             allowed = "a key of the search space, such as engine.version"
             raise SpecError(f"{source} {name}: there is no such key; allowed: {allowed}")
+        if last == "kind" and value != section.get(last):
+            section.clear()
         # A version looks like a number to YAML, and the file wants it in quotes.
         section[last] = str(value) if name == "engine.version" else value
     return SearchSpace.from_mapping(plain, source=source)

@@ -236,21 +236,23 @@ def _need_faults(reading: Reading, cluster: Cluster | None) -> Iterator[Fault]:
 def _size_faults(cluster: Cluster, parallel: Parallel) -> Iterator[Fault]:
     tp, pp, per_node = parallel.tp, parallel.pp, cluster.gpus_per_node
     width, have, need = tp * parallel.pcp, cluster.nodes * per_node, parallel.gpus
+    key_of_width = ("parallel", "pcp" if parallel.pcp > 1 else "tp")
+    wide = f"found {parallel.pcp}, so that tp × pcp is {width}" if parallel.pcp > 1 else f"found {tp}"
     for key, value in (("gpu", cluster.gpu), ("reserved_gib", cluster.reserved_gib)):
         if isinstance(value, tuple) and len(value) not in (pp, have):
             lists = f"a list of {pp} (parallel.pp stages) or of {have} (GPUs of the cluster)"
             yield Fault(("cluster", key), f"found a list of {len(value)}; allowed: one for all, {lists}")
     if width > per_node:
-        text = f"found {tp}; allowed: at most {per_node} (cluster.gpus_per_node), as a stage stands in one node"
-        yield Fault(("parallel", "tp"), text)
+        text = f"{wide}; allowed: at most {per_node} (cluster.gpus_per_node), as a stage stands in one node"
+        yield Fault(key_of_width, text)
     elif need > have:
         sizes = {"tp": tp, "pp": pp, "dp": parallel.dp, "pcp": parallel.pcp}
         product = " × ".join(f"{key} {size}" for key, size in sizes.items() if size > 1 or key in ("tp", "pp"))
         text = f"{product} needs {need} GPUs; allowed: at most {have} (nodes × gpus_per_node)"
-        yield Fault(("parallel", "pp"), text)
+        yield Fault(("parallel", "pp") if need == tp * pp else ("parallel",), text)
     elif need > per_node and per_node % width:
-        text = f"found {tp}, which puts a stage on two nodes; allowed: a divisor of cluster.gpus_per_node ({per_node})"
-        yield Fault(("parallel", "tp"), text)
+        text = f"{wide}, which puts a stage on two nodes; allowed: a divisor of cluster.gpus_per_node ({per_node})"
+        yield Fault(key_of_width, text)
 
 
 def _start_faults(section: str, fixed: Mapping[str, CheckedFlagValue], varied: Mapping[str, Domain]) -> Iterator[Fault]:

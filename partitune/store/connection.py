@@ -61,11 +61,12 @@ def explained(database: str) -> Iterator[None]:
 
 def _message(database: str, error: BaseException | None) -> str:
     code = getattr(error, "sqlite_errorname", "")
-    text = " ".join(str(error).split())
+    lines = dict.fromkeys(" ".join(line.split()) for line in str(error).splitlines())  # psycopg repeats its hints
+    text = " ".join(lines)
     for prefix, meaning in _MEANING.items():
         if code.startswith(prefix):
             return f"{database}: {meaning} ({text})"
-    return f"{database}: the database answers: {text}"
+    return f"{database}: the database cannot be used: {text}"
 
 
 def connect(location: Location, *, read_only: bool) -> Engine:

@@ -99,6 +99,14 @@ LOCAL = ("--pool", "local", "--quiet")
         (("explain", "kimi-k3-pp8-tp2-sglang", "--trace", "t.json"), "--trace: only vLLM's pipeline can be drawn"),
         (("search", *NO_YAML[:-1], "3"), "parallel.pp: tp 1 × pp 3 needs 3 GPUs; allowed: at most 2"),
         (("search", *NO_YAML[:-3], "3", "--pp", "1", "--gpus-per-node", "6"), "tensor parallel size 3 does not divide"),
+        (
+            ("explain", *NO_YAML[:-1], "40", "--nodes", "20"),
+            "parallel.pp: found 40, and the model has 36 layers; allowed",
+        ),
+        (
+            ("explain", "tiny", "--set", "workload.kind=trace"),
+            "partitune: --set: workload.file: missing; allowed: the pa",
+        ),
         (("explain", *NO_YAML, "--model", "qwen-8b"), "nearest: qwen3-8b"),
         (("explain", *NO_YAML, "--model", "./no/config.json"), "no such file"),
         (("explain", *NO_YAML, "--model", ""), "model: found the text ''"),
@@ -119,6 +127,22 @@ LOCAL = ("--pool", "local", "--quiet")
 )
 def test_wrong_arguments(command: Command, arguments: tuple[str, ...], said: str) -> None:
     assert said in command.refused(*arguments)
+
+
+def test_another_kind_of_load_forgets_the_keys_of_the_one_before(command: Command) -> None:
+    refused = command.refused("explain", "tiny", "--set", "workload.kind=trace")
+    assert len(refused.splitlines()) == 1  # prompt_tokens and the like, which nobody wrote, are not complained about
+    refused = command.refused("explain", "tiny", "--set", "workload.file=t.jsonl", "--set", "workload.kind=trace")
+    assert "t.jsonl: cannot read the trace" in refused
+
+
+def test_a_very_large_load_says_what_it_will_take_and_others_do_not(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "tiny", "--set", "workload.requests=50000", "--set", "workload.output_tokens=2"]) == 0
+    assert capsys.readouterr().err.startswith("this load has 50000 requests: by its first 2000, which took 0.")
+    assert main(["explain", "tiny"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 #: What vLLM's int() takes or stumbles over (field report 15), and sums and counts that do not fit 2 stages, 36 layers.

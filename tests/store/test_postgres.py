@@ -97,6 +97,6 @@ def test_a_whole_search_runs_into_it(url: str, monkeypatch: pytest.MonkeyPatch, 
 
 def test_an_unreachable_server_is_one_message() -> None:
     with pytest.raises(
-        StoreError, match=r"postgresql\+psycopg://me:\*\*\*@/x\?host=%2Fnowhere: the database answers: .*"
+        StoreError, match=r"postgresql\+psycopg://me:\*\*\*@/x\?host=%2Fnowhere: the database cannot be used: .*"
     ):
         Store.open("postgresql+psycopg://me:secret@/x?host=/nowhere")
