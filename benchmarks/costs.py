@@ -17,7 +17,7 @@ from partitune.engines.registry import engine
 from partitune.engines.vllm.kernels import MEASURED
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
-from partitune.hardware.placement import place
+from partitune.hardware.placement import Machines, place
 from partitune.models.reader import load_architecture
 
 SET_UPS = (
@@ -45,7 +45,7 @@ def main() -> None:
     print(f"{'model':16} {'GPU':5} {'TP x PP':8} {'made':>8} {'new batch':>10} {'known batch':>12}")
     for model, name, tp, pp in SET_UPS:
         architecture = load_architecture(model)
-        placement = place(gpu(name), nodes=max(1, tp * pp // 8), gpus_per_node=8, layout=Layout(tp=tp, pp=pp))
+        placement = place(Machines(max(1, tp * pp // 8), 8, [gpu(name)]), Layout(tp=tp, pp=pp))
         begin = time.process_time()
         costs = RooflineCosts(architecture, placement, measured_engine=MEASURED)
         made_s = time.process_time() - begin

@@ -10,7 +10,7 @@ from partitune.costs.roofline import RooflineCosts
 from partitune.engines.vllm.engine import Vllm
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
-from partitune.hardware.placement import Placement, place
+from partitune.hardware.placement import Machines, Placement, place
 from partitune.models.architecture import Architecture
 from partitune.models.reader import load_architecture
 from partitune.planning.problem import Problem
@@ -30,14 +30,14 @@ def vllm_placement(
 ) -> Placement:
     """Where vLLM's ranks of a layout stand, its exchange of experts decided."""
     resolved = Vllm().resolved_layout(layout, model)
-    return place(gpu(name), nodes=nodes, gpus_per_node=gpus_per_node, layout=resolved)
+    return place(Machines(nodes, gpus_per_node, [gpu(name)]), resolved)
 
 
 def roofline(
     model: str, name: str, tp: int, pp: int = 1, *, kernel: str | None = None, engine: MeasuredEngine | None = None
 ) -> RooflineCosts:
     """Costs of a shipped model on nodes of eight GPUs; with `engine`, by its measured kernels where there are any."""
-    placement = place(gpu(name), nodes=-(-tp * pp // 8), gpus_per_node=8, layout=Layout(tp=tp, pp=pp))
+    placement = place(Machines(-(-tp * pp // 8), 8, [gpu(name)]), Layout(tp=tp, pp=pp))
     return RooflineCosts(load_architecture(model), placement, expert_kernel=kernel, measured_engine=engine)
 
 

@@ -234,10 +234,10 @@ def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
     return chrome_trace(
         SimulatorDriver(problem).timeline(candidate),
         [
-            f"stage {stage} (node {node}, {placement.tp} x {gpu.name})"
+            f"stage {stage} (node {node}, {placement.layout.tp} x {gpu.name})"
             for stage, (node, gpu) in enumerate(zip(placement.nodes, placement.gpus, strict=True))
         ],
         [f"layers {first} to {end - 1}" for first, end in resolved.partition.ranges],
-        placement.tp,
+        placement.layout.tp,
         about,
     )

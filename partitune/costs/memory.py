@@ -248,7 +248,7 @@ class MemoryModel:
         return max(0.0, math.floor(1000 * free / self.placement.gpus[stage].memory_bytes) / 1000)
 
     def _edge_weights(self, stage: int) -> float:
-        edges, tp, setting = self.architecture.edges, self.placement.tp, self.settings
+        edges, tp, setting = self.architecture.edges, self.placement.layout.tp, self.settings
         first, last = stage == 0, stage == self.placement.stages - 1
         embedding = first or setting.copies.embedding or (last and setting.drafter_embedding)
         total = edges.embedding_bytes / tp if embedding else 0.0

@@ -65,7 +65,7 @@ class _GpuCosts:
         expert_kernel: str,
         kernels: Kernels | None,
     ) -> None:
-        hidden, layout, self._tp = architecture.hidden_size, placement.layout, placement.tp
+        hidden, layout, self._tp = architecture.hidden_size, placement.layout, placement.layout.tp
         self.kernels = kernels
         self.group = TensorParallelGroup(gpu, self._tp, kernels, nccl=layout.all_reduce_backend == "nccl")
         self._context = ContextRanks(gpu, layout, attention)
@@ -244,7 +244,7 @@ class RooflineCosts:
             )
         starts = [sum(partition[:stage]) for stage in range(len(partition) + 1)]
         counts = [self._counts(stage, *span) for stage, span in enumerate(pairwise(starts))]
-        ranks = self.placement.tp * self.placement.layout.pcp
+        ranks = self.placement.layout.tp * self.placement.layout.pcp
         hand_offs = [
             HandOff(link, self.architecture.handoff_bytes(start, 1), ranks, self._gpus[self._gpu_of_stage[stage]].group)
             for stage, (link, start) in enumerate(zip(self.placement.links, starts[1:-1], strict=True), start=1)

@@ -14,7 +14,7 @@ from partitune.planning.resolved_candidate import ResolvedCandidate
 def placement_notes(resolved: ResolvedCandidate) -> tuple[str, ...]:
     """One line a stage (layers, node, GPUs), and what follows from it."""
     placement, lines = resolved.problem.placement, []
-    width = placement.tp * placement.layout.pcp
+    width = placement.layout.tp * placement.layout.pcp
     for stage, (first, end) in enumerate(resolved.partition.ranges):
         layers = f"layer {first}" if end == first + 1 else f"layers {first} to {end - 1}"
         for replica, seats in enumerate(placement.seats):

@@ -17,7 +17,7 @@ from partitune.fidelity.points import Point
 from partitune.fidelity.set_ups import shipped_rows
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
-from partitune.hardware.placement import place
+from partitune.hardware.placement import Machines, place
 from partitune.models.reader import load_architecture
 
 #: What the catalog has in another number format, or under another name.
@@ -57,7 +57,7 @@ def _costs(model: str, gpu_name: str, tp: int, engine: str, with_kernels: bool) 
     known = ENGINES.get(engine) if with_kernels else None
     return RooflineCosts(
         load_architecture(_MODELS.get(model, model)),
-        place(gpu(gpu_name), nodes=1, gpus_per_node=8, layout=Layout(tp=tp, pp=1)),
+        place(Machines(1, 8, [gpu(gpu_name)]), Layout(tp=tp, pp=1)),
         expert_kernel=_EXPERTS.get(engine),
         measured_engine=None if known is None else known.measured,
     )

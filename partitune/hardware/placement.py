@@ -9,7 +9,7 @@ cluster starts. GPUs of different types inside one stage work in step: the stage
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -46,11 +46,6 @@ class Placement:
         return len(self.gpus)
 
     @property
-    def tp(self) -> int:
-        """Tensor ranks of a stage."""
-        return self.layout.tp
-
-    @property
     def node_count(self) -> int:
         """How many nodes hold a rank; the cluster may have more."""
         return 1 + max(seat.node for replica in self.seats for seat in replica)
@@ -61,71 +56,59 @@ class Placement:
         return max(len({seat.node for seat in of_stage}) for of_stage in zip(*self.seats, strict=True))
 
 
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """What deployments are placed on. A list has one entry for all, one a stage, or one a GPU, node after node."""
+
+    nodes: int
+    gpus_per_node: int
+    gpus: Sequence[Gpu]
+    reserved_gib: Sequence[float] = (0.0,)  # taken by others on every GPU
+    in_node: Link | None = None  # joins two stages on one node; None: by GPU generation, the slower one of two
+    between_nodes: Link | None = None  # joins two stages on different nodes; None: by GPU generation
+
+    @property
+    def total(self) -> int:
+        """GPUs of all nodes."""
+        return self.nodes * self.gpus_per_node
+
+
 _GIB = 1 << 30
 _Value = TypeVar("_Value", Gpu, float)
 
 
-def place(
-    gpus: Gpu | Sequence[Gpu],
-    *,
-    nodes: int,
-    gpus_per_node: int,
-    layout: Layout,
-    order: RankOrder = RankOrder.REPLICAS_OUTSIDE,
-    reserved_gib: float | Sequence[float] = 0.0,
-    in_node: Link | None = None,
-    between_nodes: Link | None = None,
-    boundary_links: Mapping[int, Link] | None = None,
-) -> Placement:
+def place(machines: Machines, layout: Layout, order: RankOrder = RankOrder.REPLICAS_OUTSIDE) -> Placement:
     """Place every stage of every replica.
 
     Args:
-        gpus: one GPU for all, one per stage, or one per GPU of the cluster, node after node.
-        nodes: machines in the cluster.
-        gpus_per_node: GPUs in each.
+        machines: where they may stand.
         layout: sizes of the deployment.
         order: how the engine numbers ranks.
-        reserved_gib: GiB taken by others on every GPU: one figure, or as many as `gpus` may have.
-        in_node: link of two stages on one node; default by GPU generation (the slower one of two).
-        between_nodes: link of two stages on different nodes; default by GPU generation.
-        boundary_links: boundary (1 ... pp - 1, before stage `boundary`) -> link, over the two above.
 
     Raises:
-        SpecError: sizes below 1, too few GPUs, lists of the wrong length, no way that keeps tensor groups on a node.
+        SpecError: too few GPUs, lists of the wrong length, no way that keeps tensor groups on a node.
     """
-    counts = {"nodes": nodes, "gpus_per_node": gpus_per_node}
-    counts |= {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "pcp": layout.pcp}
-    for key, value in counts.items():
-        if value < 1:
-            raise SpecError(f"cluster: {key} is {value}; it must be at least 1")
-    seats = _seats(nodes, gpus_per_node, layout, order)
-    listed = [gpus] if isinstance(gpus, Gpu) else list(gpus)
-    amounts = [float(reserved_gib)] if isinstance(reserved_gib, int | float) else list(reserved_gib)
-    total = nodes * gpus_per_node
+    seats = _seats(machines, layout, order)
     stages = list(zip(*seats, strict=True))
-    starts = [[seat.node * gpus_per_node + seat.first_gpu for seat in of_stage] for of_stage in stages]
+    starts = [[seat.node * machines.gpus_per_node + seat.first_gpu for seat in of_stage] for of_stage in stages]
     owned = [[start + rank for start in of_stage for rank in range(layout.tp * layout.pcp)] for of_stage in starts]
-    per_stage = tuple(weakest(members) for members in _members("gpus", listed, owned, total))
-    reserved = [max(members) for members in _members("reserved_gib", amounts, owned, total)]
+    total = machines.total
+    per_stage = tuple(weakest(members) for members in _members("gpus", machines.gpus, owned, total))
+    reserved = [max(members) for members in _members("reserved_gib", machines.reserved_gib, owned, total)]
     for stage, (gpu, gib) in enumerate(zip(per_stage, reserved, strict=True)):
         if not 0 <= gib * _GIB < gpu.memory_bytes:
             room = gpu.memory_bytes / _GIB
             raise SpecError(f"cluster: reserved_gib of stage {stage} is {gib}; {gpu.name} has 0 to {room:.1f} GiB")
-    overrides = boundary_links or {}
-    if wrong := [b for b in overrides if not 1 <= b < layout.pp]:
-        raise SpecError(
-            f"cluster: links names boundary {wrong[0]}; {layout.pp} stages have boundaries 1 to {layout.pp - 1}"
-        )
 
     def joining(ends: Sequence[Gpu], crosses: bool) -> Link:
         default = link_between_nodes if crosses else link_in_node
-        given = between_nodes if crosses else in_node
+        given = machines.between_nodes if crosses else machines.in_node
         return given or min((default(end) for end in ends), key=lambda end: end.bandwidth_bytes_s)
 
     links = []
     for boundary in range(1, layout.pp):
         crosses = [seat.node for seat in stages[boundary - 1]] != [seat.node for seat in stages[boundary]]
-        links.append(overrides.get(boundary) or joining(per_stage[boundary - 1 : boundary + 1], crosses))
+        links.append(joining(per_stage[boundary - 1 : boundary + 1], crosses))
     apart = any(len({seat.node for seat in of_stage}) > 1 for of_stage in stages)
     return Placement(
         gpus=per_stage,
@@ -162,9 +145,9 @@ def _members(key: str, values: Sequence[_Value], owned: list[list[int]], total: 
     return [[values[gpu] for gpu in gpus] for gpus in owned]
 
 
-def _seats(nodes: int, gpus_per_node: int, layout: Layout, order: RankOrder) -> tuple[tuple[Seat, ...], ...]:
+def _seats(machines: Machines, layout: Layout, order: RankOrder) -> tuple[tuple[Seat, ...], ...]:
     width = layout.tp * layout.pcp
-    on_node = _ranks_per_node(nodes, gpus_per_node, layout)
+    on_node = _ranks_per_node(machines, layout)
 
     def seat(replica: int, stage: int) -> Seat:
         outside = order is RankOrder.REPLICAS_OUTSIDE
@@ -174,20 +157,19 @@ def _seats(nodes: int, gpus_per_node: int, layout: Layout, order: RankOrder) -> 
     return tuple(tuple(seat(replica, stage) for stage in range(layout.pp)) for replica in range(layout.dp))
 
 
-def _ranks_per_node(nodes: int, gpus_per_node: int, layout: Layout) -> int:
+def _ranks_per_node(machines: Machines, layout: Layout) -> int:
     """Ranks on each used node: the fewest nodes that share the ranks evenly and keep every tensor group whole."""
     world, width = layout.gpus, layout.tp * layout.pcp
-    cluster = f"{nodes} x {gpus_per_node}"
+    per_node = machines.gpus_per_node
+    cluster = f"{machines.nodes} x {per_node}"
     named = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "pcp": layout.pcp}
     sizes = " x ".join(f"{key} {size}" for key, size in named.items() if key in ("tp", "pp") or size > 1)
-    if world > nodes * gpus_per_node:
-        raise SpecError(f"cluster: {sizes} needs {world} GPUs; {cluster} has {nodes * gpus_per_node}")
-    if width > gpus_per_node:
+    if world > machines.total:
+        raise SpecError(f"cluster: {sizes} needs {world} GPUs; {cluster} has {machines.total}")
+    if width > per_node:
         what = f"tp {layout.tp}" if layout.pcp == 1 else f"tp {layout.tp} x pcp {layout.pcp}"
-        raise SpecError(
-            f"cluster: {what} does not fit a node of {gpus_per_node} GPUs; a TP group must stay on one node"
-        )
-    for used in range(-(-world // gpus_per_node), nodes + 1):
+        raise SpecError(f"cluster: {what} does not fit a node of {per_node} GPUs; a TP group must stay on one node")
+    for used in range(-(-world // per_node), machines.nodes + 1):
         if world % used == 0 and (world // used) % width == 0:
             return world // used
     raise SpecError(

@@ -61,7 +61,7 @@ def possible(problem: Problem, spec: SearchSpace) -> tuple[Layout, ...]:
     """
     listed = spec.parallel.layouts
     if not isinstance(listed, tuple):
-        return tuple(_layouts(problem, spec))
+        return tuple(_layouts(problem))
     layouts = tuple(map(layout_of, listed))
     names = [layout.name for layout in layouts]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -89,12 +89,12 @@ def searched(problem: Problem, spec: SearchSpace, flags: Mapping[str, FlagValue]
     return tuple(dict.fromkeys((own, *(entry.layout.name for entry in ordered))))[:MOST_LAYOUTS]
 
 
-def _layouts(problem: Problem, spec: SearchSpace) -> Iterator[Layout]:
+def _layouts(problem: Problem) -> Iterator[Layout]:
     """All sizes that fit the GPUs by number, with as many data ranks as fit beside them."""
-    total = spec.cluster.nodes * spec.cluster.gpus_per_node
+    total = problem.cluster.total
     moe = any(layer.ffn.kind is Ffn.MOE for layer in problem.architecture.layers)
     like = replace(problem.layout, pcp=1, dcp=1, expert_ranks=1)
-    for tp in range(1, spec.cluster.gpus_per_node + 1):
+    for tp in range(1, problem.cluster.gpus_per_node + 1):
         if _broken(problem, replace(like, tp=tp, pp=1, dp=1), nodes=1):
             yield replace(like, tp=tp, pp=1, dp=1)  # once, for the reason
             continue
@@ -122,7 +122,7 @@ def _broken(problem: Problem, layout: Layout, nodes: int) -> Sequence[Violation]
 
 
 def _judged(problem: Problem, spec: SearchSpace, layout: Layout, flags: Mapping[str, FlagValue]) -> Considered:
-    idle = spec.cluster.nodes * spec.cluster.gpus_per_node - layout.gpus
+    idle = problem.cluster.total - layout.gpus
     try:
         nodes = problem.placed(layout).node_count
     except SpecError as error:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
 
 from partitune.candidate import FlagValue
 from partitune.costs.cost_model import CostModel
@@ -20,10 +19,8 @@ from partitune.costs.roofline import RooflineCosts
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.errors import SpecError, did_you_mean
-from partitune.hardware.gpus import Gpu
-from partitune.hardware.links import Link
 from partitune.hardware.parallelism import Layout, layout_named
-from partitune.hardware.placement import Placement, place
+from partitune.hardware.placement import Machines, Placement, place
 from partitune.models.architecture import Architecture
 from partitune.partition import Partition
 from partitune.planning.workload_mix import Load, Mix
@@ -49,7 +46,7 @@ class Problem:
     gpu_power_w: float | None
     limits: Mapping[str, float]  # service-level objectives: metric -> worst value accepted
     costs: CostModel
-    cluster: ClusterGpus
+    cluster: Machines
     #: The same on other layouts, as far as they were asked for.
     _on_layout: dict[str, Problem] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -74,7 +71,7 @@ class Problem:
             SpecError: the cluster cannot hold it.
         """
         resolved = self.engine.resolved_layout(layout, self.architecture)
-        return place(layout=resolved, order=self.engine.rank_order(self.architecture), **self.cluster)
+        return place(self.cluster, resolved, self.engine.rank_order(self.architecture))
 
     @property
     def layout(self) -> Layout:
@@ -177,14 +174,3 @@ def roofline_costs(architecture: Architecture, placement: Placement, chosen: Eng
     """What layers cost on these GPUs, by the roofline and by what was measured under this engine."""
     kernel = chosen.expert_kernel(architecture, placement.gpus[0])
     return RooflineCosts(architecture, placement, expert_kernel=kernel, measured_engine=chosen.measured)
-
-
-class ClusterGpus(TypedDict):
-    """What `place` needs to know of the cluster beside the layout."""
-
-    gpus: Sequence[Gpu]
-    nodes: int
-    gpus_per_node: int
-    reserved_gib: Sequence[float]
-    in_node: Link | None
-    between_nodes: Link | None

@@ -18,9 +18,9 @@ from partitune.errors import SpecError
 from partitune.hardware.gpus import gpu
 from partitune.hardware.links import Link, link
 from partitune.hardware.parallelism import Layout
-from partitune.hardware.placement import place
+from partitune.hardware.placement import Machines, place
 from partitune.models.reader import load_architecture
-from partitune.planning.problem import ClusterGpus, Problem, roofline_costs
+from partitune.planning.problem import Problem, roofline_costs
 from partitune.planning.workload_mix import Load, Mix, Over
 from partitune.simulation.workload import random_requests, read_trace
 from partitune.spec.catalog import readable_path
@@ -46,7 +46,7 @@ def resolve(space: SearchSpace) -> Problem:
     layout = chosen.resolved_layout(layout_of(space.parallel), architecture)
     cluster = _cluster(space)
     with _located(space, "cluster"):
-        placement = place(layout=layout, order=chosen.rank_order(architecture), **cluster)
+        placement = place(cluster, layout, chosen.rank_order(architecture))
     _refuse_names_written_by_partitune(space, chosen)
     if layout.pp > (count := len(architecture.layers)):
         text = f"found {layout.pp}, and the model has {count} layers; allowed: at most {count}, as each stage needs one"
@@ -79,7 +79,7 @@ def layout_of(parallel: Sizes) -> Layout:
     return Layout(**{name: getattr(parallel, name) for name in names})
 
 
-def _cluster(space: SearchSpace) -> ClusterGpus:
+def _cluster(space: SearchSpace) -> Machines:
     cluster = space.cluster
     with _located(space, "cluster", "gpu"):
         gpus = [gpu(name) for name in _per_gpu(cluster.gpu, space)]
@@ -88,14 +88,7 @@ def _cluster(space: SearchSpace) -> ClusterGpus:
         if name is not None:
             with _located(space, "cluster", "links", key):
                 links[key] = link(name)
-    return ClusterGpus(
-        gpus=gpus,
-        nodes=cluster.nodes,
-        gpus_per_node=cluster.gpus_per_node,
-        reserved_gib=_per_gpu(cluster.reserved_gib, space),
-        in_node=links.get("in_node"),
-        between_nodes=links.get("between_nodes"),
-    )
+    return Machines(cluster.nodes, cluster.gpus_per_node, gpus, _per_gpu(cluster.reserved_gib, space), **links)
 
 
 def _per_gpu(given: _Value | tuple[_Value, ...], space: SearchSpace) -> Sequence[_Value]:

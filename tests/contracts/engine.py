@@ -19,7 +19,7 @@ from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, OutOfMemory, RunError, SpecError
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
-from partitune.hardware.placement import place
+from partitune.hardware.placement import Machines, place
 from partitune.models.reader import load_architecture
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
@@ -48,7 +48,7 @@ class EngineContract:
         return self.engine.default_partition(LAYERS, STAGES, self.version)
 
     def run(self, *requests: Request, plan: KvPlan | None = None, concurrency: int | None = None) -> Run:
-        placement = place(gpu("H200"), nodes=1, gpus_per_node=8, layout=Layout(tp=1, pp=STAGES))
+        placement = place(Machines(1, 8, [gpu("H200")]), Layout(tp=1, pp=STAGES))
         costs = RooflineCosts(QWEN, placement).stage_costs(self.partition())
         return self.engine.run(
             requests or REQUESTS, self.deployment(), plan or self.plan(), costs, concurrency=concurrency
@@ -191,7 +191,7 @@ class EngineContract:
         assert self.run(*burst, concurrency=1).makespan_s > self.run(*burst, concurrency=4).makespan_s
 
     def test_a_host_that_takes_no_time_is_never_slower(self) -> None:
-        placement = place(gpu("H200"), nodes=1, gpus_per_node=8, layout=Layout(tp=1, pp=STAGES))
+        placement = place(Machines(1, 8, [gpu("H200")]), Layout(tp=1, pp=STAGES))
         costs = RooflineCosts(QWEN, placement).stage_costs(self.partition())
         free = self.engine.run(REQUESTS, self.deployment(), self.plan(), costs, overheads=Overheads())
         assert free.makespan_s <= self.run().makespan_s

@@ -13,7 +13,7 @@ from partitune.costs.roofline import RooflineCosts
 from partitune.engines.vllm.engine import Vllm
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Exchange, Layout
-from partitune.hardware.placement import Placement, place
+from partitune.hardware.placement import Machines, Placement, place
 from partitune.models.reader import load_architecture
 from tests.builders import vllm_placement
 
@@ -92,7 +92,7 @@ def test_cutting_tokens_over_tensor_ranks_saves_the_all_reduce() -> None:
     assert resolved.sequence_parallel_moe
     whole = replace(resolved, sequence_parallel_moe=False)
     times = [
-        RooflineCosts(architecture, place(gpu("H200"), nodes=1, gpus_per_node=8, layout=one)).layer_s(0, batch)[30]
+        RooflineCosts(architecture, place(Machines(1, 8, [gpu("H200")]), one)).layer_s(0, batch)[30]
         for one in (whole, resolved)
     ]
     reduce_s = sum(TensorParallelGroup(gpu("H200"), 4).all_reduce(8192 * 7168 * 2, graph=False))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partitune.costs.memory import MemoryModel, MemorySettings
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
-from partitune.hardware.placement import place
+from partitune.hardware.placement import Machines, place
 from partitune.models.architecture import Architecture
 from partitune.models.reader import load_architecture
 
@@ -23,12 +23,12 @@ SMALL = MemorySettings(max_num_batched_tokens=2048, max_num_seqs=64, graph_sizes
 
 @cache
 def kimi_k3(name: str = "H200", static: bool = False) -> MemoryModel:
-    placement = place(gpu(name), nodes=2, gpus_per_node=8, layout=Layout(tp=2, pp=8))
+    placement = place(Machines(2, 8, [gpu(name)]), Layout(tp=2, pp=8))
     return MemoryModel(load_architecture("kimi-k3"), placement, replace(STUDY, static_share=static))
 
 
 def two_cards(architecture: Architecture, reserved: list[float], setting: MemorySettings = SMALL) -> MemoryModel:
-    placement = place(gpu("RTX-3090"), nodes=1, gpus_per_node=2, layout=Layout(tp=1, pp=2), reserved_gib=reserved)
+    placement = place(Machines(1, 2, [gpu("RTX-3090")], reserved_gib=reserved), Layout(tp=1, pp=2))
     return MemoryModel(architecture, placement, setting)
 
 
@@ -153,7 +153,7 @@ def test_a_utilisation_near_one_leaves_no_room_for_the_runtime_itself() -> None:
 def test_what_a_rank_holds_whole_is_counted_on_every_rank() -> None:
     k3 = load_architecture("kimi-k3")
     one, two = (
-        MemoryModel(k3, place(gpu("B300"), nodes=1, gpus_per_node=8, layout=Layout(tp=tp, pp=1)), STUDY).stage(0, 3, 4)
+        MemoryModel(k3, place(Machines(1, 8, [gpu("B300")]), Layout(tp=tp, pp=1)), STUDY).stage(0, 3, 4)
         for tp in (1, 2)
     )
     norms = 6 * 7168 * 2
@@ -189,8 +189,8 @@ def test_the_ends_hold_what_the_engine_puts_there() -> None:
 def test_a_tied_embedding_is_held_twice_only_when_the_ends_are_apart() -> None:
     qwen = load_architecture("qwen3-8b")
     tied = replace(qwen, edges=replace(qwen.edges, tied=True, head_params=0))
-    one = place(gpu("H100"), nodes=1, gpus_per_node=8, layout=Layout(tp=1, pp=1))
-    two = place(gpu("H100"), nodes=1, gpus_per_node=8, layout=Layout(tp=1, pp=2))
+    one = place(Machines(1, 8, [gpu("H100")]), Layout(tp=1, pp=1))
+    two = place(Machines(1, 8, [gpu("H100")]), Layout(tp=1, pp=2))
     norm = qwen.hidden_size * 2
     assert MemoryModel(tied, one, SMALL).stage(0, 0, 36).edge_weight_bytes == qwen.edges.embedding_bytes + norm
     ends = [MemoryModel(tied, two, SMALL).stage(s, 18 * s, 18 * s + 18).edge_weight_bytes for s in (0, 1)]

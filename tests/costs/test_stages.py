@@ -10,7 +10,7 @@ from partitune.errors import SpecError
 from partitune.hardware.gpus import gpu
 from partitune.hardware.links import link
 from partitune.hardware.parallelism import Layout
-from partitune.hardware.placement import place
+from partitune.hardware.placement import Machines, place
 from partitune.models.reader import load_architecture
 from tests.builders import roofline
 from tests.contracts.cost_model import check_cost_model
@@ -36,7 +36,7 @@ def test_stages_are_their_layers_and_the_ends() -> None:
 
 def test_a_short_prompt_waits_for_the_host() -> None:
     # SGLang PR 34299: 93 layers take about 180 ms however short the prompt; a decode runs in a CUDA graph
-    w4a8 = RooflineCosts(K3.architecture, place(gpu("B300"), nodes=1, gpus_per_node=8, layout=Layout(tp=8, pp=1)),
+    w4a8 = RooflineCosts(K3.architecture, place(Machines(1, 8, [gpu("B300")]), Layout(tp=8, pp=1)),
                          expert_kernel="w4a8_mxfp4_mxfp8")  # fmt: skip
     whole = w4a8.stage_costs((93,))
     assert whole.compute_s(prefill(129))[0] == pytest.approx(0.180, rel=0.05)
@@ -76,7 +76,7 @@ def test_each_rank_sends_its_slice_and_the_group_gathers() -> None:
     # 235 MB of a 2048-token chunk at the deepest boundary: 3.4 ms split over TP2 at 34 GB/s
     slow = RooflineCosts(
         K3.architecture,
-        place(gpu("H200"), nodes=2, gpus_per_node=8, layout=Layout(tp=2, pp=8), in_node=link("infiniband-400g")),
+        place(Machines(2, 8, [gpu("H200")], in_node=link("infiniband-400g")), Layout(tp=2, pp=8)),
     )
     deepest = slow.stage_costs(DEFAULT).transfer_s(2048)[6]
     assert deepest == pytest.approx(
@@ -94,7 +94,7 @@ def test_a_partition_must_fit_model_and_placement() -> None:
 def test_unequal_gpus_have_unequal_stages() -> None:
     mixed = RooflineCosts(
         load_architecture("llama-3.1-70b"),
-        place([gpu("H100"), gpu("A100-80GB")], nodes=1, gpus_per_node=8, layout=Layout(tp=4, pp=2)),
+        place(Machines(1, 8, [gpu("H100"), gpu("A100-80GB")]), Layout(tp=4, pp=2)),
     )
     first, second = mixed.stage_costs((40, 40)).compute_s(prefill(2048))
     assert 2 < second / first < 4  # 989 against 312 TFLOP/s

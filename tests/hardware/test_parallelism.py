@@ -7,11 +7,11 @@ import pytest
 from partitune.errors import SpecError
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout, RankOrder, layout_named
-from partitune.hardware.placement import Placement, Seat, place, weakest
+from partitune.hardware.placement import Machines, Placement, Seat, place, weakest
 
 
 def placed(layout: Layout, order: RankOrder = RankOrder.REPLICAS_OUTSIDE, nodes: int = 2) -> Placement:
-    return place(gpu("H200"), nodes=nodes, gpus_per_node=8, layout=layout, order=order)
+    return place(Machines(nodes, 8, [gpu("H200")]), layout, order)
 
 
 def first_ranks(seats: tuple[tuple[Seat, ...], ...]) -> list[list[int]]:
@@ -68,14 +68,14 @@ def test_experts_of_a_stage_may_be_spread_over_nodes() -> None:
 
 def test_a_list_of_the_clusters_gpus_serves_any_layout_and_the_weakest_counts() -> None:
     mixed = [gpu("RTX-5090"), gpu("RTX-3090")]
-    apart = place(mixed, nodes=1, gpus_per_node=2, layout=Layout(pp=2), reserved_gib=[0.0, 2.0])
+    apart = place(Machines(1, 2, mixed, reserved_gib=[0.0, 2.0]), Layout(pp=2))
     assert [one.name for one in apart.gpus] == ["RTX-5090", "RTX-3090"]
-    together = place(mixed, nodes=1, gpus_per_node=2, layout=Layout(tp=2), reserved_gib=[0.0, 2.0])
+    together = place(Machines(1, 2, mixed, reserved_gib=[0.0, 2.0]), Layout(tp=2))
     assert (together.gpus, together.reserved_bytes) == ((gpu("RTX-3090"),), (2 << 30,))
-    four = place([gpu("A100-40GB")] * 2 + [gpu("L40S")] * 2, nodes=2, gpus_per_node=2, layout=Layout(tp=2, pp=2))
+    four = place(Machines(2, 2, [gpu("A100-40GB")] * 2 + [gpu("L40S")] * 2), Layout(tp=2, pp=2))
     assert [one.name for one in four.gpus] == ["A100-40GB", "L40S"]
     with pytest.raises(SpecError, match="gpus has 3 entries; give one for all, 2, one per stage, or 4, one per GPU"):
-        place([gpu("H100")] * 3, nodes=2, gpus_per_node=2, layout=Layout(tp=2, pp=2))
+        place(Machines(2, 2, [gpu("H100")] * 3), Layout(tp=2, pp=2))
 
 
 def test_the_weakest_of_unlike_gpus_is_least_in_every_figure() -> None:

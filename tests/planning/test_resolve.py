@@ -37,7 +37,7 @@ def test_the_study_of_kimi_k3_is_resolved_as_it_was_run() -> None:
     problem = resolve(load_search_space("kimi-k3-pp8-tp2"))
     assert problem.default_partition == (11, 11, 12, 12, 12, 12, 12, 11)
     assert problem.placement.nodes == (0, 0, 0, 0, 1, 1, 1, 1)
-    assert (problem.stages, problem.layers, problem.placement.tp) == (8, 93, 2)
+    assert (problem.stages, problem.layers, problem.placement.layout.tp) == (8, 93, 2)
     assert len(problem.load.requests) == problem.load.concurrency == 16
     assert {(one.prompt_tokens, one.output_tokens) for one in problem.load.requests} == {(256, 32)}
     assert problem.engine.effective_flags(problem.start({}))["max_num_batched_tokens"] == 16384

@@ -159,5 +159,5 @@ def _reference_key(problem: Problem, candidate: Candidate, arguments: Mapping[st
     flags = {**problem.baseline, **candidate.settings, **arguments}
     harmless = problem.engine.launch.scheduling_flags
     kept = sorted((name, value) for name, value in flags.items() if name not in harmless)
-    about = [problem.model, problem.engine.name, problem.version, problem.runner, problem.placement.tp, kept]
+    about = [problem.model, problem.engine.name, problem.version, problem.runner, problem.placement.layout.tp, kept]
     return hashlib.sha256(json.dumps([*about, problem.stages]).encode()).hexdigest()[:16]

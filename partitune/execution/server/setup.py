@@ -135,13 +135,12 @@ class Setup:
         cluster, server, hosts = self.problem.cluster, self.server, self.runner.nodes.hosts
         if not self.layouts:
             return RayGroup(server.groups, self.problem.layout.gpus // self.problem.placement.node_count, hosts)
-        return RayGroup(server.groups if server.ranks.by_ray else cluster["nodes"], cluster["gpus_per_node"], hosts)
+        return RayGroup(server.groups if server.ranks.by_ray else cluster.nodes, cluster.gpus_per_node, hosts)
 
     @property
     def most_gpus(self) -> int:
         """GPUs of the largest start."""
-        cluster = self.problem.cluster
-        return cluster["nodes"] * cluster["gpus_per_node"] if self.layouts else self.problem.layout.gpus
+        return self.problem.cluster.total if self.layouts else self.problem.layout.gpus
 
     def on_layout_of(self, candidate: Candidate) -> Setup:
         """The setup on the layout that `candidate` names: everything else here is about one layout.

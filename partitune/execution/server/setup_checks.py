@@ -147,8 +147,8 @@ def _check_nodes(setup: Setup) -> None:
 def _gpus_of_nodes(setup: Setup) -> list[frozenset[Gpu]]:
     problem, cluster = setup.problem, setup.problem.cluster
     pairs = list(zip(problem.placement.nodes, problem.placement.gpus, strict=True))
-    if setup.layouts and len(cluster["gpus"]) == cluster["nodes"] * cluster["gpus_per_node"]:
-        pairs = [(index // cluster["gpus_per_node"], gpu) for index, gpu in enumerate(cluster["gpus"])]
+    if setup.layouts and len(cluster.gpus) == cluster.total:
+        pairs = [(index // cluster.gpus_per_node, gpu) for index, gpu in enumerate(cluster.gpus)]
     return [frozenset(gpu for at, gpu in pairs if at == node) for node in sorted({at for at, _ in pairs})]
 
 
