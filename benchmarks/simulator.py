@@ -94,7 +94,7 @@ def problem_of(load: Load, stages: int = 8) -> Problem:
 def started(problem: Problem) -> SchedulerSettings:
     """The scheduler the engine comes up with, with its default partition and flags."""
     resolved = ResolvedCandidate(problem, Candidate(problem.default_partition))
-    return vllm_settings(resolved.deployment, resolved.kv_plan)
+    return vllm_settings(resolved.deployment, resolved.kv_cache)
 
 
 def runner(problem: Problem, settings: SchedulerSettings, costs: StageCosts) -> Callable[[], object]:
@@ -162,7 +162,7 @@ def _grown(problem: Problem) -> float:
 
 
 def partitions() -> Iterable[Sequence[object]]:
-    """Whole measurements: rules, memory, KV plan, new stage costs, simulation, metrics, table."""
+    """Whole measurements: rules, memory, KV cache, new stage costs, simulation, metrics, table."""
     for name, load, counts in (("study", STUDY, (1, 10, 100)), ("128 x 4000/500", LARGE, (1, 10, 30))):
         problem = problem_of(load)
         driver = SimulatorDriver(problem)

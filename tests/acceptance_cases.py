@@ -96,7 +96,7 @@ def metric(name: str, posed: Problem, partition: Sequence[int] | None = None, **
 def settings_of(posed: Problem, partition: Sequence[int] | None = None, **flags: FlagValue) -> SchedulerSettings:
     """The scheduler and KV cache of a start, as the driver hands them to the simulator."""
     resolved = ResolvedCandidate(posed, _candidate(posed, partition, flags))
-    return vllm_settings(resolved.deployment, resolved.kv_plan)
+    return vllm_settings(resolved.deployment, resolved.kv_cache)
 
 
 def simulated(

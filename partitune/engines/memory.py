@@ -16,7 +16,7 @@ from partitune.engines.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True)
-class KvPlan:
+class KvCache:
     """What the engine allocates. Bytes are per GPU."""
 
     num_blocks: int
@@ -41,7 +41,7 @@ class Memory(Protocol):
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """What decides the memory of a stage, from the engine's own flags."""
 
-    def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
+    def kv_cache(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvCache:
         """What the engine allocates when stage s has `free_bytes[s]` left on each of its GPUs.
 
         Raises:

@@ -13,7 +13,7 @@ from typing import Protocol
 from partitune.costs.cost_model import StageCosts
 from partitune.costs.measured.operations import MeasuredEngine
 from partitune.engines.deployment import Deployment
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture
 from partitune.simulation.overheads import Overheads
@@ -36,6 +36,19 @@ class Flow:
     levers: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What is to be run in virtual time: the load of one data rank on one start."""
+
+    requests: Sequence[Request]
+    deployment: Deployment
+    kv_cache: KvCache  # of that start, as `Memory.kv_cache` says
+    costs: StageCosts  # of its partition
+    concurrency: int | None = None  # most requests outstanding; None: each is sent at its arrival
+    record_timeline: bool = False  # keep what every stage did, in `Run.timeline`
+    overheads: Overheads | None = None  # None: the engine's own
+
+
 class Scheduling(Protocol):
     """How one engine runs a load. What has a body here holds where an engine says nothing else."""
 
@@ -48,27 +61,8 @@ class Scheduling(Protocol):
         """The routed-expert kernel it picks where that is not the usual one (`costs.blocks`); None: the usual one."""
         return None
 
-    def run(
-        self,
-        requests: Sequence[Request],
-        deployment: Deployment,
-        plan: KvPlan,
-        costs: StageCosts,
-        *,
-        concurrency: int | None = None,
-        record_timeline: bool = False,
-        overheads: Overheads | None = None,
-    ) -> Run:
+    def run(self, simulation: Simulation) -> Run:
         """Run what one data rank gets, in virtual time.
-
-        Args:
-            requests: of that rank.
-            deployment: the start.
-            plan: its KV cache, from `plan_kv`.
-            costs: stage times of its partition.
-            concurrency: most requests outstanding; None: each is sent at its arrival.
-            record_timeline: keep what every stage did, in `Run.timeline`.
-            overheads: in place of the engine's own.
 
         Raises:
             SpecError: what every stage did cannot be recorded.

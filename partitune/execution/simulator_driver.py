@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from partitune.candidate import Candidate, Measurement, StageReport
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.engines.rules import refused
+from partitune.engines.scheduling import Simulation
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused, RunError
 from partitune.execution.driver import Driver
 from partitune.planning.problem import Problem
@@ -58,21 +59,21 @@ class SimulatorDriver(Driver):
         simulated, which has the largest share of the requests; see `of_all_ranks`.
         """
         resolved = ResolvedCandidate(self.problem, candidate)
-        problem, plan = resolved.problem, _start(resolved)
-        runs = [_run(resolved, part.rank_load, plan) for part in problem.parts]
+        problem, kv_cache = resolved.problem, _start(resolved)
+        runs = [_run(resolved, part.rank_load, kv_cache) for part in problem.parts]
         ranks = problem.layout.dp
-        stages = _stage_reports(resolved, runs, plan)
-        stage, reason = limit_of(runs, stages, plan)
+        stages = _stage_reports(resolved, runs, kv_cache)
+        stage, reason = limit_of(runs, stages, kv_cache)
         shares = [len(part.rank_load.requests) / len(part.load.requests) for part in problem.parts]
         served = [of_all_ranks(metrics(run, problem.goodput), share) for run, share in zip(runs, shares, strict=True)]
-        capacity = {"kv_tokens": float(ranks * plan.tokens), "kv_blocks": float(ranks * plan.num_blocks)}
+        capacity = {"kv_tokens": float(ranks * kv_cache.tokens), "kv_blocks": float(ranks * kv_cache.num_blocks)}
         figures = {**problem.run_figures(served), **capacity}
         return Measurement(
             metrics=figures,
             stages=stages,
             regime=resolved.flow.name,
-            kv_blocks=plan.num_blocks,
-            kv_tokens=plan.tokens,
+            kv_blocks=kv_cache.num_blocks,
+            kv_tokens=kv_cache.tokens,
             limiting_stage=stage,
             limiting_reason=reason,
             simulated=True,
@@ -82,17 +83,17 @@ class SimulatorDriver(Driver):
     def run_without_host(self, candidate: Candidate) -> Run:
         """The same simulation of the only load on a host that takes no time beside the stages. Raises as `measure`."""
         resolved = ResolvedCandidate(self.problem, candidate)
-        return _run(resolved, resolved.problem.rank_load, _start(resolved), overheads=Overheads())
+        return _run(resolved, resolved.problem.rank_load, _start(resolved), host=Overheads())
 
     def timeline(self, candidate: Candidate) -> Timeline:
         """The same simulation of the only load step by step, with what every stage did when. Raises as `measure`."""
         resolved = ResolvedCandidate(self.problem, candidate)
-        timeline = _run(resolved, resolved.problem.rank_load, _start(resolved), record_timeline=True).timeline
+        timeline = _run(resolved, resolved.problem.rank_load, _start(resolved), traced=True).timeline
         assert timeline is not None  # noqa: S101 - asked for
         return timeline
 
 
-def _start(resolved: ResolvedCandidate) -> KvPlan:
+def _start(resolved: ResolvedCandidate) -> KvCache:
     """What the engine does before it takes requests. Raises Refused or OutOfMemory, graded."""
     if broken := resolved.violations:
         raise refused(broken)
@@ -100,7 +101,7 @@ def _start(resolved: ResolvedCandidate) -> KvPlan:
         missing_bytes = max(max(memory.load_missing_bytes, memory.serve_missing_bytes) for memory in short)
         raise OutOfMemory("; ".join(memory.verdict for memory in short), excess=missing_bytes / _GIB)
     try:
-        return resolved.kv_plan
+        return resolved.kv_cache
     except InfeasibleSpace as error:
         raise Refused(str(error), excess=1.0) from error
     except OutOfMemory as error:
@@ -108,35 +109,24 @@ def _start(resolved: ResolvedCandidate) -> KvPlan:
 
 
 def _run(
-    resolved: ResolvedCandidate,
-    load: Load,
-    plan: KvPlan,
-    *,
-    record_timeline: bool = False,
-    overheads: Overheads | None = None,
+    resolved: ResolvedCandidate, load: Load, kv_cache: KvCache, *, traced: bool = False, host: Overheads | None = None
 ) -> Run:
-    """Simulate what one data rank gets."""
+    """Simulate what one data rank gets; `host` stands in for what the engine's own takes beside the stages."""
     costs = resolved.problem.costs.stage_costs(resolved.partition)
     of_part = f"load {load.name}: " if load.name else ""
     try:
         return resolved.problem.engine.run(
-            load.requests,
-            resolved.deployment,
-            plan,
-            costs,
-            concurrency=load.concurrency,
-            record_timeline=record_timeline,
-            overheads=overheads,
+            Simulation(load.requests, resolved.deployment, kv_cache, costs, load.concurrency, traced, host)
         )
     except Refused as error:
         raise Refused(f"{of_part}{error}", excess=error.excess) from error
     except OutOfMemory as error:
-        tightest = plan.limiting_stage
-        excess = (error.excess or 1.0) * plan.stage_block_bytes[tightest] / _GIB
+        tightest = kv_cache.limiting_stage
+        excess = (error.excess or 1.0) * kv_cache.stage_block_bytes[tightest] / _GIB
         raise OutOfMemory(f"{of_part}{error}; stage {tightest} decides", excess=excess) from error
 
 
-def _stage_reports(resolved: ResolvedCandidate, runs: Sequence[Run], plan: KvPlan) -> tuple[StageReport, ...]:
+def _stage_reports(resolved: ResolvedCandidate, runs: Sequence[Run], kv_cache: KvCache) -> tuple[StageReport, ...]:
     """Times are sums over all `runs`."""
     makespan_s, kinds, kv_bytes = sum(run.makespan_s for run in runs), resolved.kinds, resolved.kv_bytes
     return tuple(
@@ -150,19 +140,19 @@ def _stage_reports(resolved: ResolvedCandidate, runs: Sequence[Run], plan: KvPla
             busy_fraction=compute_s / makespan_s,
             weights_bytes=round(resolved.memory[stage].weight_bytes),
             free_bytes=kv_bytes[stage],
-            kv_blocks=plan.stage_blocks[stage],
-            stranded_bytes=plan.stranded_bytes[stage],
+            kv_blocks=kv_cache.stage_blocks[stage],
+            stranded_bytes=kv_cache.stranded_bytes[stage],
         )
         for stage, layers in enumerate(resolved.partition)
     )
 
 
-def limit_of(runs: Sequence[Run], stages: Sequence[StageReport], plan: KvPlan) -> tuple[int, str]:
+def limit_of(runs: Sequence[Run], stages: Sequence[StageReport], kv_cache: KvCache) -> tuple[int, str]:
     """The stage that limits the runs, and why in one sentence."""
     if preemptions := sum(run.preemptions for run in runs):
-        stage = plan.limiting_stage
+        stage = kv_cache.limiting_stage
         return stage, (
-            f"KV memory: stage {stage} holds {plan.stage_blocks[stage]} blocks and {preemptions} requests were "
+            f"KV memory: stage {stage} holds {kv_cache.stage_blocks[stage]} blocks and {preemptions} requests were "
             "preempted; layers moved off this stage give every stage more blocks"
         )
     slowest = max(stages, key=lambda stage: stage.compute_s)

@@ -154,7 +154,7 @@ def _shortest(problem: Problem, flags: Mapping[str, FlagValue]) -> str:
     if short := [memory for memory in resolved.memory if not memory.fits]:
         return min(short, key=lambda stage: stage.kv_bytes).verdict
     try:
-        resolved.kv_plan  # noqa: B018 - asked for what it raises
+        resolved.kv_cache  # noqa: B018 - asked for what it raises
     except OutOfMemory as error:
         return str(error)
     return ""

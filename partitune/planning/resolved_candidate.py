@@ -20,7 +20,7 @@ from partitune.candidate import Candidate
 from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemoryModel, StageMemory
 from partitune.engines.deployment import Deployment
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow
 from partitune.partition import Partition
@@ -70,14 +70,14 @@ class ResolvedCandidate:
         return tuple(int(stage.kv_bytes) if given is None else given for stage in self.memory)
 
     @property
-    def kv_plan(self) -> KvPlan:
+    def kv_cache(self) -> KvCache:
         """The engine's KV cache.
 
         Raises:
             InfeasibleSpace: a stage keeps nothing that it could be measured in.
             OutOfMemory: it holds too little to start.
         """
-        return self.problem.engine.plan_kv(self.deployment, self.partition, self.kv_bytes)
+        return self.problem.engine.kv_cache(self.deployment, self.partition, self.kv_bytes)
 
 
 def kv_bytes_tensor(problem: Problem, deployment: Deployment) -> Floats:

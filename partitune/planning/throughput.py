@@ -46,7 +46,7 @@ def predicted_output_tok_s(problem: Problem, partition: Sequence[int], flags: Ma
     # Requests of mean length, half written.
     context = sum(request.prompt_tokens + request.output_tokens / 2 for request in load.requests) / len(load.requests)
     with suppress(InfeasibleSpace, OutOfMemory):
-        fit = int(ResolvedCandidate(problem, Candidate(tuple(partition), flags)).kv_plan.tokens / context)
+        fit = int(ResolvedCandidate(problem, Candidate(tuple(partition), flags)).kv_cache.tokens / context)
         flow = replace(flow, max_requests=max(1, min(flow.max_requests, fit)))
     in_flight, costs, seconds = load.cohorts(flow), problem.costs.stage_costs(partition), 0.0
     for batch, count in load.typical_batches(flow):

@@ -164,7 +164,7 @@ def _planned(planner: Planner, fluid_s: float, resolved: ResolvedCandidate, name
     kv_tokens = None
     if not reasons:
         try:
-            kv_tokens = resolved.kv_plan.tokens
+            kv_tokens = resolved.kv_cache.tokens
         except (InfeasibleSpace, OutOfMemory) as error:
             reasons.append(str(error))
     stage_s = tuple(planner.stage_seconds(partition, flags).tolist())

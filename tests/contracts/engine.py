@@ -13,9 +13,10 @@ from partitune.costs.roofline import RooflineCosts
 from partitune.engines.default_splits import SPLIT_RULES
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.engines.registry import ENGINES
 from partitune.engines.rules import FLAG_RULES, SIZE_RULES
+from partitune.engines.scheduling import Simulation
 from partitune.errors import InfeasibleSpace, OutOfMemory, RunError, SpecError
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
@@ -40,18 +41,18 @@ class EngineContract:
         architecture = load_architecture(model)
         return Deployment(self.version, architecture, self.engine.resolved_layout(layout, architecture), gpu("H200"))
 
-    def plan(self, gib: float = 20.0) -> KvPlan:
+    def kv_cache(self, gib: float = 20.0) -> KvCache:
         start = self.deployment()
-        return self.engine.plan_kv(start, self.partition(), [int(gib * GIB)] * STAGES)
+        return self.engine.kv_cache(start, self.partition(), [int(gib * GIB)] * STAGES)
 
     def partition(self) -> tuple[int, ...]:
         return self.engine.default_partition(LAYERS, STAGES, self.version)
 
-    def run(self, *requests: Request, plan: KvPlan | None = None, concurrency: int | None = None) -> Run:
+    def run(self, *requests: Request, kv_cache: KvCache | None = None, concurrency: int | None = None) -> Run:
         placement = place(Machines(1, 8, [gpu("H200")]), Layout(tp=1, pp=STAGES))
         costs = RooflineCosts(QWEN, placement).stage_costs(self.partition())
         return self.engine.run(
-            requests or REQUESTS, self.deployment(), plan or self.plan(), costs, concurrency=concurrency
+            Simulation(requests or REQUESTS, self.deployment(), kv_cache or self.kv_cache(), costs, concurrency)
         )
 
     # what it is called
@@ -133,30 +134,30 @@ class EngineContract:
             assert settings.graph_sizes >= 1
 
     def test_more_free_memory_is_never_less_cache(self) -> None:
-        plans = [self.plan(gib) for gib in (8, 8.5, 9, 12, 20, 40, 80)]
-        assert [plan.tokens for plan in plans] == sorted(plan.tokens for plan in plans)
-        for plan in plans:
-            assert plan.num_blocks <= min(plan.stage_blocks)
-            assert plan.limiting_stage in range(STAGES)
-            assert all(size > 0 for size in plan.stage_block_bytes)
-            assert all(left >= 0 for left in plan.stranded_bytes)
+        caches = [self.kv_cache(gib) for gib in (8, 8.5, 9, 12, 20, 40, 80)]
+        assert [cache.tokens for cache in caches] == sorted(cache.tokens for cache in caches)
+        for cache in caches:
+            assert cache.num_blocks <= min(cache.stage_blocks)
+            assert cache.limiting_stage in range(STAGES)
+            assert all(size > 0 for size in cache.stage_block_bytes)
+            assert all(left >= 0 for left in cache.stranded_bytes)
 
     def test_the_tightest_stage_decides(self) -> None:
         start, free = self.deployment(), [20 * GIB, 20 * GIB, 10 * GIB, 20 * GIB]
-        tight = self.engine.plan_kv(start, self.partition(), free)
-        assert tight.num_blocks == self.engine.plan_kv(start, self.partition(), [10 * GIB] * STAGES).num_blocks
+        tight = self.engine.kv_cache(start, self.partition(), free)
+        assert tight.num_blocks == self.engine.kv_cache(start, self.partition(), [10 * GIB] * STAGES).num_blocks
 
-    def test_the_solver_is_told_what_the_plan_says(self) -> None:
+    def test_the_solver_is_told_what_the_cache_will_hold(self) -> None:
         free = np.full((STAGES, LAYERS + 1, LAYERS + 1), 20.0 * GIB)
         blocks = self.engine.kv_blocks(self.deployment(), free)
         ends = np.cumsum(self.partition())
         alone = blocks[np.arange(STAGES), ends - self.partition(), ends]
-        assert int(alone.min()) == self.plan().num_blocks
+        assert int(alone.min()) == self.kv_cache().num_blocks
 
     def test_no_memory_is_refused_and_says_how_far(self) -> None:
         assert self.engine.fewest_kv_blocks(self.deployment()) >= 1
         with pytest.raises(OutOfMemory) as caught:
-            self.plan(1e-6)
+            self.kv_cache(1e-6)
         assert caught.value.excess is not None
         assert caught.value.excess > 0
 
@@ -193,12 +194,12 @@ class EngineContract:
     def test_a_host_that_takes_no_time_is_never_slower(self) -> None:
         placement = place(Machines(1, 8, [gpu("H200")]), Layout(tp=1, pp=STAGES))
         costs = RooflineCosts(QWEN, placement).stage_costs(self.partition())
-        free = self.engine.run(REQUESTS, self.deployment(), self.plan(), costs, overheads=Overheads())
+        free = self.engine.run(Simulation(REQUESTS, self.deployment(), self.kv_cache(), costs, overheads=Overheads()))
         assert free.makespan_s <= self.run().makespan_s
 
     def test_a_request_that_can_never_fit_is_a_graded_failure(self) -> None:
         with pytest.raises(RunError) as caught:
-            self.run(Request("long", 0.0, 30_000, 9_000), plan=replace(self.plan(), num_blocks=20, tokens=20))
+            self.run(Request("long", 0.0, 30_000, 9_000), kv_cache=replace(self.kv_cache(), num_blocks=20, tokens=20))
         assert getattr(caught.value, "excess", None)
 
     # recordings

@@ -153,12 +153,12 @@ def test_a_length_that_does_not_fit_is_fitted_when_asked() -> None:
     """vLLM 0.32 `kv_cache_utils.py` _auto_fit_max_model_len: -1 takes the longest that the tightest stage holds."""
     qwen, free = load_architecture("qwen3-8b"), [2 << 30, 4 << 30]
     start = Deployment("0.32.0", qwen, Layout(pp=2), gpu("L4"), flags={"max_model_len": -1})
-    plan = Vllm().plan_kv(start, (18, 18), free)
+    cache = Vllm().kv_cache(start, (18, 18), free)
     per_token = 18 * qwen.layers[0].attention.kv_bytes_per_token
-    assert plan.concurrency == pytest.approx(1.0, rel=0.01)
-    assert plan.tokens == pytest.approx((2 << 30) / per_token, rel=0.01)
-    assert plan.tokens < qwen.max_position
-    roomy = Vllm().plan_kv(start, (18, 18), [64 << 30] * 2)
+    assert cache.concurrency == pytest.approx(1.0, rel=0.01)
+    assert cache.tokens == pytest.approx((2 << 30) / per_token, rel=0.01)
+    assert cache.tokens < qwen.max_position
+    roomy = Vllm().kv_cache(start, (18, 18), [64 << 30] * 2)
     fixed = replace(start, flags={"max_model_len": qwen.max_position})
-    assert roomy == Vllm().plan_kv(fixed, (18, 18), [64 << 30] * 2)
+    assert roomy == Vllm().kv_cache(fixed, (18, 18), [64 << 30] * 2)
     assert Vllm().fewest_kv_blocks(start) == 2

@@ -31,8 +31,8 @@ QWEN = load_architecture("qwen3-8b")
 )
 def test_memory_counts_what_vllm_s_scheduler_pads_to(card: str, flags: dict[str, FlagValue], count: int) -> None:
     deployment = Deployment("0.33.0", QWEN, Layout(), gpu(card), flags)
-    plan = VLLM.plan_kv(deployment, (36,), [40 << 30])
-    assert len(vllm_settings(deployment, plan).capture_sizes) == count
+    cache = VLLM.kv_cache(deployment, (36,), [40 << 30])
+    assert len(vllm_settings(deployment, cache).capture_sizes) == count
     assert VLLM.memory_settings(deployment).graph_sizes == count
 
 

@@ -226,12 +226,12 @@ def test_decode_context_parallelism_multiplies_what_a_page_holds() -> None:
     """vLLM 0.32 `v1/core/kv_cache_utils.py` resolve_dcp_kv_block_size: a block spans dcp times the tokens."""
     free = [20 << 30]
     one, eight = (
-        VLLM.plan_kv(Deployment("0.32.0", V3, Layout(tp=8, dcp=dcp), gpu("H200")), (61,), free) for dcp in (1, 8)
+        VLLM.kv_cache(Deployment("0.32.0", V3, Layout(tp=8, dcp=dcp), gpu("H200")), (61,), free) for dcp in (1, 8)
     )
     assert (one.num_blocks, eight.block_size) == (eight.num_blocks, 8 * one.block_size)
     assert eight.tokens == pytest.approx(8 * one.tokens, rel=1e-3)
     pools = [
-        SGLANG.plan_kv(Deployment("0.5.23", V3, Layout(tp=8, dcp=dcp), gpu("H200")), (61,), free) for dcp in (1, 8)
+        SGLANG.kv_cache(Deployment("0.5.23", V3, Layout(tp=8, dcp=dcp), gpu("H200")), (61,), free) for dcp in (1, 8)
     ]
     assert pools[1].tokens == pytest.approx(8 * pools[0].tokens, rel=1e-3)
 

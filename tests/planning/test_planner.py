@@ -43,7 +43,7 @@ def test_the_exact_plan_has_the_least_slowest_stage_of_all_that_fit(gpu: str | l
     for partition in all_partitions(36, 3):
         resolved = ResolvedCandidate(posed, Candidate(partition))
         try:
-            assert resolved.kv_plan.num_blocks
+            assert resolved.kv_cache.num_blocks
         except (InfeasibleSpace, OutOfMemory):
             continue
         if all(stage.fits for stage in resolved.memory):
@@ -59,12 +59,12 @@ def test_the_front_trades_stage_time_for_blocks() -> None:
     posed = problem()
     made = planner(posed)
     front = made.front({})
-    blocks = [ResolvedCandidate(posed, Candidate(one.partition)).kv_plan.num_blocks for one in front]
+    blocks = [ResolvedCandidate(posed, Candidate(one.partition)).kv_cache.num_blocks for one in front]
     times = [float(made.stage_seconds(one.partition, {}).max()) for one in front]
     assert times == sorted(times)
     assert blocks == sorted(blocks)
     most = max(
-        resolved.kv_plan.num_blocks
+        resolved.kv_cache.num_blocks
         for resolved in (ResolvedCandidate(posed, Candidate(one)) for one in all_partitions(36, 3))
         if all(stage.fits for stage in resolved.memory) and max(resolved.partition) <= 16
     )

@@ -9,20 +9,17 @@ Source: SGLang 0.5.23 `srt/distributed/utils.py`, `srt/mem_cache/kv_cache_config
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import MappingProxyType
 
-from partitune.costs.cost_model import StageCosts
 from partitune.costs.memory import MemorySettings
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
-from partitune.engines.memory import KvPlan
-from partitune.engines.scheduling import Flow
+from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.sglang.cuda_graphs import capture_sizes
 from partitune.engines.sglang.defaults import FEWEST_ROWS, default_flags, effective_flags
 from partitune.engines.sglang.kernels import MEASURED, expert_kernel
-from partitune.engines.sglang.kv_planning import kv_blocks, plan_kv
+from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.logs import SglangReadout
 from partitune.engines.sglang.models import edge_copies
@@ -35,8 +32,6 @@ from partitune.engines.versions import Version, VersionRange
 from partitune.errors import OutOfMemory, Refused, SpecError
 from partitune.hardware.parallelism import RankOrder
 from partitune.models.architecture import Architecture
-from partitune.simulation.overheads import Overheads
-from partitune.simulation.request import Request
 from partitune.simulation.run import Run
 
 #: What moves the distance to the limit.
@@ -75,7 +70,7 @@ class Sglang(Engine):
     resolved_layout = staticmethod(resolved_layout)
     default_flags, effective_flags = staticmethod(default_flags), staticmethod(effective_flags)
     check = staticmethod(check_sglang)
-    plan_kv, kv_blocks = staticmethod(plan_kv), staticmethod(kv_blocks)
+    kv_cache, kv_blocks = staticmethod(kv_cache), staticmethod(kv_blocks)
     expert_kernel = staticmethod(expert_kernel)
     recordings = MappingProxyType({"schedules": Recording})
     launch = SglangLaunch()
@@ -122,25 +117,16 @@ class Sglang(Engine):
         """Pages of one token: SGLang starts with any pool and refuses long requests later."""
         return 1
 
-    def run(
-        self,
-        requests: Sequence[Request],
-        deployment: Deployment,
-        plan: KvPlan,
-        costs: StageCosts,
-        *,
-        concurrency: int | None = None,
-        record_timeline: bool = False,
-        overheads: Overheads | None = None,
-    ) -> Run:
+    def run(self, simulation: Simulation) -> Run:
         """Run one scheduler's load in virtual time, slot after slot. Raises as the protocol says."""
-        if record_timeline:
+        if simulation.record_timeline:
             raise SpecError("--trace: only vLLM's pipeline can be drawn, not SGLang's; leave --trace out")
         try:
-            settings = sglang_settings(deployment, plan, costs)
-            return simulate_sglang(requests, settings, costs, overheads or SGLANG_OVERHEADS, concurrency)
+            settings = sglang_settings(simulation.deployment, simulation.kv_cache, simulation.costs)
+            overheads = simulation.overheads or SGLANG_OVERHEADS
+            return simulate_sglang(simulation.requests, settings, simulation.costs, overheads, simulation.concurrency)
         except OutOfMemory as error:
-            raise OutOfMemory(str(error), excess=(error.excess or 1.0) / plan.block_size) from error
+            raise OutOfMemory(str(error), excess=(error.excess or 1.0) / simulation.kv_cache.block_size) from error
         except SpecError as error:
             raise Refused(f"SGLang: {error}", excess=1.0) from error
 

@@ -16,7 +16,7 @@ import numpy as np
 from partitune.costs.cost_model import Floats
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.engines.sglang.defaults import effective_flags
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.models.architecture import STATE_KINDS
@@ -25,7 +25,7 @@ from partitune.partition import Partition
 _STATE_TO_KV = 0.9  # mamba_full_memory_ratio
 
 
-def plan_kv(deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
+def kv_cache(deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvCache:
     """Pool of one partition: the least free memory over the largest cell; a block is a page."""
     flags = effective_flags(deployment)
     page = whole_number(flags, "page_size", 1)
@@ -49,7 +49,7 @@ def plan_kv(deployment: Deployment, partition: Sequence[int], free_bytes: Sequen
             f"the tightest stage has {min(free_bytes) / 2**30:.2f} GiB for KV and state: not one page fits",
             excess=float(max(cells) * page - pool),
         )
-    return KvPlan(
+    return KvCache(
         num_blocks=pages,
         block_size=page,
         tokens=pages * page,

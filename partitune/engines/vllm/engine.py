@@ -11,19 +11,19 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from partitune.candidate import FlagValue
-from partitune.costs.cost_model import Floats, StageCosts
+from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemorySettings
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
-from partitune.engines.memory import KvPlan
-from partitune.engines.scheduling import Flow
+from partitune.engines.memory import KvCache
+from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.cuda_graphs import capture_sizes
 from partitune.engines.vllm.defaults import default_flags, effective_flags
 from partitune.engines.vllm.kernels import MEASURED
 from partitune.engines.vllm.kv_pages import cache_model
-from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, plan_kv, range_blocks
+from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, kv_cache, range_blocks
 from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.logs import VllmReadout
@@ -35,8 +35,6 @@ from partitune.engines.vllm.rules import check_vllm, draft_method
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.recording import Recording
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, vllm_settings
-from partitune.simulation.overheads import Overheads
-from partitune.simulation.request import Request
 from partitune.simulation.run import Run
 
 #: Drafting methods whose last stage keeps the target's embedding (0.32 `model_executor/models/utils.py`).
@@ -123,7 +121,7 @@ class Vllm(Engine):
             copies=edge_copies(deployment.architecture, parse_version(deployment.version), v2=runs_v2(deployment)),
         )
 
-    def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
+    def kv_cache(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvCache:
         """Blocks and tokens of one partition, with `num_gpu_blocks_override` and `max_model_len: -1` heeded.
 
         Raises:
@@ -134,7 +132,7 @@ class Vllm(Engine):
         model = cache_model(deployment)
         if _fits_length(deployment) and blocks is None:
             model = fitted_length(model, partition, free_bytes)
-        return plan_kv(model, partition, free_bytes, blocks_override=blocks)
+        return kv_cache(model, partition, free_bytes, blocks_override=blocks)
 
     def kv_blocks(self, deployment: Deployment, free_bytes: Floats) -> Floats:
         """Blocks that a stage could hold alone, per (stage, first layer, end layer), for the exact solver."""
@@ -145,20 +143,16 @@ class Vllm(Engine):
         model = cache_model(deployment)
         return blocks_per_request(model, 1 if _fits_length(deployment) else model.max_model_len) + 1
 
-    def run(
-        self,
-        requests: Sequence[Request],
-        deployment: Deployment,
-        plan: KvPlan,
-        costs: StageCosts,
-        *,
-        concurrency: int | None = None,
-        record_timeline: bool = False,
-        overheads: Overheads | None = None,
-    ) -> Run:
+    def run(self, simulation: Simulation) -> Run:
         """Run a load by leaps; step by step where what every stage did is to be recorded."""
-        settings, seconds = vllm_settings(deployment, plan), overheads or VLLM_OVERHEADS
-        return simulate(requests, settings, costs, seconds, concurrency, record_timeline=record_timeline)
+        return simulate(
+            simulation.requests,
+            vllm_settings(simulation.deployment, simulation.kv_cache),
+            simulation.costs,
+            simulation.overheads or VLLM_OVERHEADS,
+            simulation.concurrency,
+            record_timeline=simulation.record_timeline,
+        )
 
 
 def _fits_length(deployment: Deployment) -> bool:

@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.partition import Partition
 
@@ -114,9 +114,9 @@ def blocks_per_request(model: CacheModel, tokens: int) -> int:
     return sum(_group_blocks(group.caches[0], model, tokens) for group in group_layers(model))
 
 
-def plan_kv(
+def kv_cache(
     model: CacheModel, partition: Sequence[int], free_bytes: Sequence[int], *, blocks_override: int | None = None
-) -> KvPlan:
+) -> KvCache:
     """What vLLM allocates for `partition` when stage s has `free_bytes[s]` left on each of its GPUs.
 
     `blocks_override` is `--num-gpu-blocks-override`: the engine then plans with that many blocks whatever is free.
@@ -141,7 +141,7 @@ def plan_kv(
         )
     concurrency = num_blocks / needed
     token_blocks = [group.caches[0].block_size for group in groups if group.caches[0].kind is not Cache.STATE]
-    return KvPlan(
+    return KvCache(
         num_blocks=num_blocks,
         block_size=min(token_blocks, default=groups[0].caches[0].block_size),
         tokens=int(concurrency * model.max_model_len),
@@ -165,7 +165,7 @@ def fitted_length(model: CacheModel, partition: Sequence[int], free_bytes: Seque
 
 
 def _stage_blocks(groups: Sequence[Group], partition: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Per stage: bytes of one block, and layers of its fullest group. Raises InfeasibleSpace, see `plan_kv`."""
+    """Per stage: bytes of one block, and layers of its fullest group. Raises InfeasibleSpace, see `kv_cache`."""
     block_bytes, fullest = [], []
     for start, end in Partition(partition).ranges:
         owned = [

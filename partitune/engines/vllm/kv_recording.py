@@ -1,8 +1,8 @@
 """Holds our KV planning against a recording of the engine's own.
 
-Decision: a recording is read strictly (unknown shapes are errors, never skipped) and replayed through `plan_kv`; the
-first field that differs is reported with both values. So "the plan is exact" is something a user can check on the
-engine version at hand.
+Decision: a recording is read strictly (unknown shapes are errors, never skipped) and replayed through `kv_planning`;
+the first field that differs is reported with both values. So "the cache has the very size" is something a user can
+check on the engine version at hand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 
 from partitune.engines.recordings import Agreement, Record
-from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache, plan_kv
+from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache, kv_cache
 from partitune.errors import PartituneError, SpecError
 
 _LETTERS = {"f": ("full", Cache.TOKENS), "l": ("linear", Cache.STATE), "w": ("window", Cache.WINDOW)}
@@ -67,16 +67,16 @@ class KvRecord(Record):
     def difference(self) -> str | None:
         """The first figure that our planning makes another than the engine did; None: all agree."""
         try:
-            plan = plan_kv(self.cache_model, self.partition, self.available_bytes_per_stage)
+            cache = kv_cache(self.cache_model, self.partition, self.available_bytes_per_stage)
         except PartituneError as error:
             return f"the engine planned {self.num_blocks} blocks, we refuse: {error}"
         tokens, concurrency = self.capacity
         for name, engine, ours in (
-            ("num_blocks", self.num_blocks, plan.num_blocks),
-            ("max_group_layers_per_stage", tuple(self.max_group_layers_per_stage), plan.group_layers),
-            ("num_groups", self.num_groups, plan.groups),
-            ("capacity tokens", int(tokens), plan.tokens),
-            ("capacity concurrency", concurrency, plan.concurrency),
+            ("num_blocks", self.num_blocks, cache.num_blocks),
+            ("max_group_layers_per_stage", tuple(self.max_group_layers_per_stage), cache.group_layers),
+            ("num_groups", self.num_groups, cache.groups),
+            ("capacity tokens", int(tokens), cache.tokens),
+            ("capacity concurrency", concurrency, cache.concurrency),
         ):
             if engine != ours:
                 return f"{name} is {engine} in the engine and {ours} here"

@@ -26,38 +26,38 @@ DENSE = Deployment("0.5.23", architecture("f" * 61, max_position=131072), layout
 def test_field_report_4_capacity_by_split() -> None:
     # 61 layers on 8 equal stages: the old split's 12 layers on one stage shrink the pool of all.
     def tokens(partition: tuple[int, ...]) -> int:
-        return SGLANG.plan_kv(DENSE, partition, [40 * GIB] * 8).tokens
+        return SGLANG.kv_cache(DENSE, partition, [40 * GIB] * 8).tokens
 
     assert tokens((7,) * 7 + (12,)) < tokens((7, 7, 7, 8, 8, 8, 8, 8)) <= tokens((7, 7, 8, 8, 8, 8, 8, 7))
     assert tokens((7,) * 7 + (12,)) == 40 * GIB // (12 * 4096)
 
 
 def test_least_memory_meets_largest_cell_even_on_different_stages() -> None:
-    plan = SGLANG.plan_kv(replace(DENSE, layout=Layout(pp=2)), (20, 41), [10 * GIB, 30 * GIB])
-    assert plan.tokens == 10 * GIB // (41 * 4096)
-    assert plan.limiting_stage == 1
-    assert plan.stranded_bytes[0] == 10 * GIB - plan.tokens * 20 * 4096
+    cache = SGLANG.kv_cache(replace(DENSE, layout=Layout(pp=2)), (20, 41), [10 * GIB, 30 * GIB])
+    assert cache.tokens == 10 * GIB // (41 * 4096)
+    assert cache.limiting_stage == 1
+    assert cache.stranded_bytes[0] == 10 * GIB - cache.tokens * 20 * 4096
 
 
 def test_pages_and_the_two_refusals() -> None:
     paged = replace(DENSE, layout=Layout(pp=2), flags={"page_size": 64})
-    assert SGLANG.plan_kv(paged, (30, 31), [GIB, GIB]).tokens % 64 == 0
+    assert SGLANG.kv_cache(paged, (30, 31), [GIB, GIB]).tokens % 64 == 0
     with pytest.raises(OutOfMemory) as refused:
-        SGLANG.plan_kv(paged, (30, 31), [1000, GIB])
+        SGLANG.kv_cache(paged, (30, 31), [1000, GIB])
     assert refused.value.excess == 31 * 64 * 4096 - 1000
     with pytest.raises(InfeasibleSpace, match="stage 1 owns no layer"):
-        SGLANG.plan_kv(replace(DENSE, architecture=architecture("ff-"), layout=Layout(pp=2)), (2, 1), [GIB, GIB])
+        SGLANG.kv_cache(replace(DENSE, architecture=architecture("ff-"), layout=Layout(pp=2)), (2, 1), [GIB, GIB])
 
 
 def test_hybrid_state_is_charged_at_the_fullest_stage() -> None:
     k3 = Deployment("0.5.23", kimi_k3(), layout=Layout(tp=2, pp=8), gpu=H200, flags={"max_mamba_cache_size": 100})
     partition = (11, 11, 12, 12, 12, 12, 12, 11)
     state, cell = 9 * 3_145_728, 4 * 1152  # nine linear layers on the fullest stage, four latent ones on the last
-    plan = SGLANG.plan_kv(k3, partition, [20 * GIB] * 8)
-    assert plan.tokens == (20 * GIB - 100 * state) // cell
+    cache = SGLANG.kv_cache(k3, partition, [20 * GIB] * 8)
+    assert cache.tokens == (20 * GIB - 100 * state) // cell
     # The last stage fills its tokens and has as many states as the others, of seven layers instead of nine.
-    assert plan.stranded_bytes[7] == 20 * GIB - plan.tokens * cell - 100 * 7 * 3_145_728
-    by_itself = SGLANG.plan_kv(replace(k3, flags={}), partition, [20 * GIB] * 8)
+    assert cache.stranded_bytes[7] == 20 * GIB - cache.tokens * cell - 100 * 7 * 3_145_728
+    by_itself = SGLANG.kv_cache(replace(k3, flags={}), partition, [20 * GIB] * 8)
     slots = int(20 * GIB * 0.9 / 1.9) // state  # mamba_full_memory_ratio
     assert by_itself.tokens == (20 * GIB - slots * state) // cell
     assert by_itself.stranded_bytes[7] == 20 * GIB - by_itself.tokens * cell - slots * 7 * 3_145_728
@@ -97,7 +97,7 @@ def test_kimi_k3_runs_its_own_expert_kernel_on_blackwell_only() -> None:
 
 def test_a_cap_on_tokens_holds_for_the_pool() -> None:
     capped = replace(DENSE, layout=Layout(pp=2), flags={"max_total_tokens": 1000, "page_size": 64})
-    assert SGLANG.plan_kv(capped, (30, 31), [GIB, GIB]).tokens == 960  # aligned down to pages
+    assert SGLANG.kv_cache(capped, (30, 31), [GIB, GIB]).tokens == 960  # aligned down to pages
 
 
 def test_names_of_vllm_are_sent_to_their_own() -> None:

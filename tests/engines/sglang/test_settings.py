@@ -8,7 +8,7 @@ import pytest
 
 from partitune.costs.cost_model import Batch
 from partitune.engines.deployment import Deployment
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.engines.recordings import LinearCosts
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
@@ -24,13 +24,13 @@ DENSE = Deployment("0.5.23", architecture("f" * 16, max_position=32768), layout=
 FLAT = LinearCosts((1.0,) * 4, 1.0, 0.0)
 
 
-def plan(deployment: Deployment, gib: float = 8) -> KvPlan:
-    return Sglang().plan_kv(deployment, (4, 4, 4, 4), [int(gib * GIB)] * 4)
+def cache(deployment: Deployment, gib: float = 8) -> KvCache:
+    return Sglang().kv_cache(deployment, (4, 4, 4, 4), [int(gib * GIB)] * 4)
 
 
 def settings(**flags: bool | int | float | str) -> SglangSettings:
     deployment = replace(DENSE, flags=flags)
-    return sglang_settings(deployment, plan(deployment), FLAT)
+    return sglang_settings(deployment, cache(deployment), FLAT)
 
 
 def test_defaults_of_an_h200() -> None:
@@ -80,7 +80,7 @@ def test_dynamic_chunks_are_fitted_to_stage_0() -> None:
             return [1e-8 * tokens**2 + 1e-5 * tokens, 9.0, 9.0, 9.0]
 
     deployment = replace(DENSE, flags={"enable_dynamic_chunking": True, "SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR": 0.6})
-    law = sglang_settings(deployment, plan(deployment), Attention((1.0,) * 4, 0.0, 0.0)).dynamic_chunks
+    law = sglang_settings(deployment, cache(deployment), Attention((1.0,) * 4, 0.0, 0.0)).dynamic_chunks
     assert law is not None
     assert (law.a, law.b) == pytest.approx((1e-8, 1e-5), rel=1e-4)
     assert law.smooth == 0.6

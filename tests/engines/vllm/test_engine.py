@@ -260,13 +260,14 @@ def test_removed_flags_are_legal_on_old_releases_and_mtp_on_new_ones() -> None:
     assert VLLM.check(deployment(version="0.33.0", flags={"spec_method": "mtp", "spec_tokens": 3})) == ()
 
 
-def test_kv_plan_of_a_deployment() -> None:
-    plan = VLLM.plan_kv(deployment(flags={"max_model_len": 32768}), (12,) * 7 + (9,), [20 * GIB] * 8)
-    default = VLLM.plan_kv(deployment(flags={"max_model_len": 32768}), (11, 11, 12, 12, 12, 12, 12, 11), [20 * GIB] * 8)
-    assert plan.num_blocks / default.num_blocks == pytest.approx(6068 / 4551, rel=1e-3)
+def test_kv_cache_of_a_deployment() -> None:
+    k3 = deployment(flags={"max_model_len": 32768})
+    cache = VLLM.kv_cache(k3, (12,) * 7 + (9,), [20 * GIB] * 8)
+    default = VLLM.kv_cache(k3, (11, 11, 12, 12, 12, 12, 12, 11), [20 * GIB] * 8)
+    assert cache.num_blocks / default.num_blocks == pytest.approx(6068 / 4551, rel=1e-3)
     assert default.limiting_stage == 7
     with pytest.raises(OutOfMemory, match="1048576 tokens"):
-        VLLM.plan_kv(deployment(), (12,) * 7 + (9,), [GIB] * 8)
+        VLLM.kv_cache(deployment(), (12,) * 7 + (9,), [GIB] * 8)
 
 
 def test_solver_finds_the_split_with_a_third_more_cache() -> None:
@@ -276,15 +277,15 @@ def test_solver_finds_the_split_with_a_third_more_cache() -> None:
     blocks = VLLM.kv_blocks(k3, np.full(times.shape, 20.0 * GIB))
     fastest = pareto_front(times, blocks)[0]
     assert fastest.bottleneck_s == 12.0
-    assert fastest.capacity == VLLM.plan_kv(k3, fastest.partition, [20 * GIB] * 8).num_blocks
-    assert fastest.capacity == VLLM.plan_kv(k3, (12,) * 7 + (9,), [20 * GIB] * 8).num_blocks
+    assert fastest.capacity == VLLM.kv_cache(k3, fastest.partition, [20 * GIB] * 8).num_blocks
+    assert fastest.capacity == VLLM.kv_cache(k3, (12,) * 7 + (9,), [20 * GIB] * 8).num_blocks
 
 
 def test_fewest_blocks_is_where_the_engine_begins_to_start() -> None:
     k3 = deployment(flags={"max_model_len": 32768})
     fewest = VLLM.fewest_kv_blocks(k3)
     partition = (12,) * 7 + (9,)
-    block_bytes = VLLM.plan_kv(k3, partition, [20 * GIB] * 8).stage_block_bytes[0]
-    assert VLLM.plan_kv(k3, partition, [fewest * block_bytes] * 8).num_blocks == fewest
+    block_bytes = VLLM.kv_cache(k3, partition, [20 * GIB] * 8).stage_block_bytes[0]
+    assert VLLM.kv_cache(k3, partition, [fewest * block_bytes] * 8).num_blocks == fewest
     with pytest.raises(OutOfMemory):
-        VLLM.plan_kv(k3, partition, [fewest * block_bytes - 1] * 8)
+        VLLM.kv_cache(k3, partition, [fewest * block_bytes - 1] * 8)

@@ -19,8 +19,8 @@ from partitune.engines.vllm.kv_planning import (
     LayerCache,
     blocks_per_request,
     group_layers,
+    kv_cache,
     longest_request,
-    plan_kv,
     range_blocks,
 )
 from partitune.engines.vllm.kv_recording import KvRecord
@@ -104,13 +104,13 @@ def test_kimi_k3_staircase(partition: tuple[int, ...], staircase: tuple[int, ...
         "l": LayerCache(Cache.STATE, page, 1024),
     }
     model = CacheModel(tuple(caches["f" if layer.has_token_kv else "l"] for layer in kimi_k3().layers), 32768, 9 * 8192)
-    plan = plan_kv(model, partition, [20 * GIB] * 8)
-    assert plan.num_blocks == blocks
-    assert staircase is None or plan.group_layers == staircase
+    cache = kv_cache(model, partition, [20 * GIB] * 8)
+    assert cache.num_blocks == blocks
+    assert staircase is None or cache.group_layers == staircase
     # From the architecture, with the engine's own page, the same ratios.
     tp2 = CacheModel(layer_caches(kimi_k3(), tp=2), 32768, 9 * 8192)
-    default = plan_kv(tp2, (11, 11, 12, 12, 12, 12, 12, 11), [20 * GIB] * 8)
-    assert plan_kv(tp2, partition, [20 * GIB] * 8).num_blocks / default.num_blocks == pytest.approx(
+    default = kv_cache(tp2, (11, 11, 12, 12, 12, 12, 12, 11), [20 * GIB] * 8)
+    assert kv_cache(tp2, partition, [20 * GIB] * 8).num_blocks / default.num_blocks == pytest.approx(
         blocks / 4551, rel=1e-3
     )
 
@@ -174,32 +174,32 @@ def test_field_report_1_capacity_is_per_stage() -> None:
     # vllm issue 34076: 48 layers as 16,32 with 3.18 GiB on the small card; 2 KiB a token and layer.
     caches = layer_caches(architecture("f" * 48, kv_bytes_per_token=2048), 1)
     model = CacheModel(caches, max_model_len=100_000, max_in_flight_tokens=1)
-    plan = plan_kv(model, (16, 32), [int(3.18 * GIB), int(6.4 * GIB)])
-    assert plan.tokens == pytest.approx(104_202, abs=64)
-    assert plan.limiting_stage == 0
+    cache = kv_cache(model, (16, 32), [int(3.18 * GIB), int(6.4 * GIB)])
+    assert cache.tokens == pytest.approx(104_202, abs=64)
+    assert cache.limiting_stage == 0
     with pytest.raises(OutOfMemory, match=r"stage 0 .* the longest that fits has 1041") as refused:
-        plan_kv(CacheModel(caches, 262_144, 1), (16, 32), [int(3.18 * GIB), int(6.4 * GIB)])
+        kv_cache(CacheModel(caches, 262_144, 1), (16, 32), [int(3.18 * GIB), int(6.4 * GIB)])
     needed = 16 * 262_144 * 2048 + 16 * 16 * 2048  # one block is never handed out
     assert refused.value.excess == needed - int(3.18 * GIB)
 
 
 def test_field_report_10_stranded_memory() -> None:
     model = CacheModel((LayerCache(Cache.TOKENS, 1 << 20, 16),) * 48, 4096, 1)
-    plan = plan_kv(model, (16, 16, 16), [9 * GIB, 14 * GIB, 9 * GIB])
-    assert plan.stranded_bytes == (0, 5 * GIB, 0)
-    assert plan_kv(model, (14, 20, 14), [9 * GIB, 14 * GIB, 9 * GIB]).num_blocks > plan.num_blocks
+    cache = kv_cache(model, (16, 16, 16), [9 * GIB, 14 * GIB, 9 * GIB])
+    assert cache.stranded_bytes == (0, 5 * GIB, 0)
+    assert kv_cache(model, (14, 20, 14), [9 * GIB, 14 * GIB, 9 * GIB]).num_blocks > cache.num_blocks
 
 
 def test_a_stage_without_cache() -> None:
     caches = layer_caches(architecture("f-f-"), 1)
     with pytest.raises(InfeasibleSpace, match="stage 1 owns no layer"):
-        plan_kv(CacheModel(caches, 1024, 1), (3, 1), [GIB, GIB])
+        kv_cache(CacheModel(caches, 1024, 1), (3, 1), [GIB, GIB])
 
 
 def test_prefix_caching_holds_two_states_and_override_wins() -> None:
     caches = layer_caches(kimi_k3(), tp=2)
     assert blocks_per_request(CacheModel(caches, 2816, 1, state_blocks=2), 2816) == 1 + 3 * 2
-    assert plan_kv(CacheModel(caches, 2816, 1), (46, 47), [0, 0], blocks_override=77).num_blocks == 77
+    assert kv_cache(CacheModel(caches, 2816, 1), (46, 47), [0, 0], blocks_override=77).num_blocks == 77
 
 
 def test_longest_request_is_the_engines_bound() -> None:

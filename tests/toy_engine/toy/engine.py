@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from partitune.engines.toy.kv_planning import kv_blocks, plan_kv
+from partitune.engines.toy.kv_planning import kv_blocks, kv_cache
 from partitune.engines.toy.launch import ToyLaunch
 from partitune.engines.toy.logs import ToyReadout
 from partitune.engines.toy.rules import faults
 from partitune.engines.toy.scheduler import simulate
 
 from partitune.candidate import FlagValue
-from partitune.costs.cost_model import Floats, StageCosts
+from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemorySettings
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.engines.rules import Violation
-from partitune.engines.scheduling import Flow
+from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.versions import Version, VersionRange
 from partitune.errors import SpecError
 from partitune.simulation.overheads import Overheads
-from partitune.simulation.request import Request
 from partitune.simulation.run import Run
 
 _OVERHEADS = Overheads(engine_step_s=1e-4)
@@ -62,9 +61,9 @@ class Toy(Engine):
             graph_sizes=1,
         )
 
-    def plan_kv(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvPlan:
+    def kv_cache(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvCache:
         """Pages of one partition."""
-        return plan_kv(
+        return kv_cache(
             deployment, partition, free_bytes, self._page_tokens(deployment), self.fewest_kv_blocks(deployment)
         )
 
@@ -91,21 +90,11 @@ class Toy(Engine):
             levers={"fill": "a smaller batch_tokens", "host": "larger steps (batch_tokens)"},
         )
 
-    def run(
-        self,
-        requests: Sequence[Request],
-        deployment: Deployment,
-        plan: KvPlan,
-        costs: StageCosts,
-        *,
-        concurrency: int | None = None,
-        record_timeline: bool = False,
-        overheads: Overheads | None = None,
-    ) -> Run:
+    def run(self, simulation: Simulation) -> Run:
         """Group after group."""
-        if record_timeline:
+        if simulation.record_timeline:
             raise SpecError("--trace: Toy's pipeline cannot be drawn; leave --trace out")
-        return simulate(requests, self.flow(deployment), plan, costs, overheads or _OVERHEADS, concurrency)
+        return simulate(simulation, self.flow(simulation.deployment), simulation.overheads or _OVERHEADS)
 
     def _page_tokens(self, deployment: Deployment) -> int:
         return int(self.effective_flags(deployment)["page_tokens"])

@@ -8,7 +8,7 @@ import numpy as np
 
 from partitune.costs.cost_model import Floats
 from partitune.engines.deployment import Deployment
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.errors import OutOfMemory
 from partitune.partition import Partition
 
@@ -19,9 +19,9 @@ def page_bytes(deployment: Deployment, page_tokens: int) -> Floats:
     return page_tokens * np.array([block.kv_bytes_per_token_rank(deployment.tp) for block in blocks], dtype=np.float64)
 
 
-def plan_kv(
+def kv_cache(
     deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int], page_tokens: int, longest: int
-) -> KvPlan:
+) -> KvCache:
     """Raises OutOfMemory where a stage cannot hold `longest` pages."""
     layer_bytes = page_bytes(deployment, page_tokens)
     stage_bytes = [int(layer_bytes[first:end].sum()) for first, end in Partition(partition).ranges]
@@ -30,7 +30,7 @@ def plan_kv(
     if pages < longest:
         missing = max(longest * size - free for free, size in zip(free_bytes, stage_bytes, strict=True))
         raise OutOfMemory(f"{pages} pages, and the longest request takes {longest}", excess=float(missing))
-    return KvPlan(
+    return KvCache(
         num_blocks=pages,
         block_size=page_tokens,
         tokens=pages * page_tokens,

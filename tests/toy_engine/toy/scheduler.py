@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from partitune.costs.cost_model import Batch, StageCosts
-from partitune.engines.memory import KvPlan
-from partitune.engines.scheduling import Flow
+from partitune.costs.cost_model import Batch
+from partitune.engines.memory import KvCache
+from partitune.engines.scheduling import Flow, Simulation
 from partitune.errors import OutOfMemory, Refused
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Client, Request
@@ -64,20 +63,14 @@ class _Step:
         )
 
 
-def simulate(
-    requests: Sequence[Request],
-    flow: Flow,
-    plan: KvPlan,
-    costs: StageCosts,
-    overheads: Overheads,
-    concurrency: int | None,
-) -> Run:
-    """Run `requests`. Raises Refused for shared prefixes, OutOfMemory (in pages) for a request that never fits."""
-    pages = {request.id: _pages(request, plan) for request in requests}
-    client, waiting = Client(requests, concurrency), deque[_Live]()
+def simulate(simulation: Simulation, flow: Flow, overheads: Overheads) -> Run:
+    """Run the requests. Raises Refused for shared prefixes, OutOfMemory (in pages) for a request that never fits."""
+    requests, kv_cache, costs = simulation.requests, simulation.kv_cache, simulation.costs
+    pages = {request.id: _pages(request, kv_cache) for request in requests}
+    client, waiting = Client(requests, simulation.concurrency), deque[_Live]()
     groups, everyone = [_Group() for _ in range(flow.cohorts)], dict[str, _Live]()
     stage_free_s, compute_s, handed_s = [0.0] * costs.stages, [0.0] * costs.stages, [0.0] * (costs.stages - 1)
-    free_pages, in_pipeline_s, work = plan.num_blocks, 0.0, Counter[Batch]()
+    free_pages, in_pipeline_s, work = kv_cache.num_blocks, 0.0, Counter[Batch]()
     while True:
         group = min(groups, key=lambda each: (each.ready_s, not each.members))
         now = max(group.ready_s, stage_free_s[0])
@@ -143,10 +136,10 @@ def _fill(group: _Group, budget: int) -> _Step:
     return step
 
 
-def _pages(request: Request, plan: KvPlan) -> int:
+def _pages(request: Request, kv_cache: KvCache) -> int:
     if request.prefix is not None:
         raise Refused("Toy: shared prefixes are not simulated", excess=1.0)
-    pages = -(-(request.prompt_tokens + request.output_tokens) // plan.block_size)
-    if pages > plan.num_blocks:
-        raise OutOfMemory(f"request {request.id} takes {pages} pages", excess=float(pages - plan.num_blocks))
+    pages = -(-(request.prompt_tokens + request.output_tokens) // kv_cache.block_size)
+    if pages > kv_cache.num_blocks:
+        raise OutOfMemory(f"request {request.id} takes {pages} pages", excess=float(pages - kv_cache.num_blocks))
     return pages

@@ -14,7 +14,7 @@ from typing import Any
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.engines.sglang.defaults import FEWEST_ROWS, effective_flags, is_on
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.errors import SpecError
@@ -98,12 +98,12 @@ _SAME = (
 )
 
 
-def sglang_settings(deployment: Deployment, plan: KvPlan, costs: StageCosts) -> SglangSettings:
+def sglang_settings(deployment: Deployment, kv_cache: KvCache, costs: StageCosts) -> SglangSettings:
     """The scheduler of this start.
 
     Args:
         deployment: stages, flags and environment; values that the flags take.
-        plan: the KV pool.
+        kv_cache: the KV pool.
         costs: stage times; only dynamic chunking looks at them (stage 0's, as the engine profiles itself).
 
     Raises:
@@ -113,7 +113,7 @@ def sglang_settings(deployment: Deployment, plan: KvPlan, costs: StageCosts) -> 
     if flags["schedule_policy"] != "fcfs":
         raise SpecError(f"schedule_policy {flags['schedule_policy']} is not simulated; fcfs is")
     length = whole_number(flags, "context_length", deployment.architecture.max_position)
-    tokens = min(plan.tokens, whole_number(flags, "max_total_tokens", plan.tokens))
+    tokens = min(kv_cache.tokens, whole_number(flags, "max_total_tokens", kv_cache.tokens))
     estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), FEWEST_ROWS)
     rows = min(whole_number(flags, "max_running_requests", estimate), tokens // 2)
     chunk, law = whole_number(flags, "chunked_prefill_size", 0), None

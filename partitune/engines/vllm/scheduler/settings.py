@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from partitune.engines.deployment import Deployment
-from partitune.engines.memory import KvPlan
+from partitune.engines.memory import KvCache
 from partitune.engines.vllm.cuda_graphs import capture_sizes
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.kv_pages import cache_model
@@ -119,8 +119,8 @@ VLLM_OVERHEADS = Overheads(
 )
 
 
-def vllm_settings(deployment: Deployment, plan: KvPlan) -> SchedulerSettings:
-    """The scheduler of a start whose KV cache is `plan`: flags over defaults, the regime, the groups of the cache.
+def vllm_settings(deployment: Deployment, kv_cache: KvCache) -> SchedulerSettings:
+    """The scheduler of a start whose KV cache is `kv_cache`: flags over defaults, the regime, the groups of the cache.
 
     Raises:
         SpecError: the engine refuses the combination.
@@ -142,8 +142,8 @@ def vllm_settings(deployment: Deployment, plan: KvPlan) -> SchedulerSettings:
         enable_chunked_prefill=bool(flags["enable_chunked_prefill"]),
         reserve_full_isl=bool(flags["scheduler_reserve_full_isl"]),
         watermark=float(flags["watermark"]),
-        num_blocks=plan.num_blocks,
-        block_size=plan.block_size,
+        num_blocks=kv_cache.num_blocks,
+        block_size=kv_cache.block_size,
         full_groups=kinds[Cache.TOKENS],
         state_groups=kinds[Cache.STATE] * model.state_blocks,
         windows=tuple(cache.window for cache in caches if cache.kind is Cache.WINDOW and cache.window),
