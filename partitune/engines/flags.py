@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,8 +25,11 @@ class FlagType(StrEnum):
     ON = "on"  # --name only; there is no way to say off
     INTEGER = "integer"
     NUMBER = "number"
-    TEXT = "text"  # also lists and JSON
+    TEXT = "text"  # also JSON, and lists of anything else
+    SIZES = "sizes"  # whole numbers from 1: `[1, 2]` or `1 2`
 
+
+_SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 #: What a value of each is in Python, and in words.
 _VALUES: Mapping[FlagType, tuple[tuple[type, ...], str]] = {
@@ -34,6 +38,7 @@ _VALUES: Mapping[FlagType, tuple[tuple[type, ...], str]] = {
     FlagType.INTEGER: ((int,), "an integer"),
     FlagType.NUMBER: ((int, float), "a number"),
     FlagType.TEXT: ((str,), "text"),
+    FlagType.SIZES: ((str, int), "a list of whole numbers of 1 or more"),
 }
 
 
@@ -53,7 +58,8 @@ class Flag:
     def fault(self, value: FlagValue) -> str:
         """What is wrong with `value` and what is allowed; empty when nothing is."""
         types, words = _VALUES[self.type]
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        is_none = self.type is FlagType.SIZES and _sizes(value) is None
+        if is_none or not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             return f"{value!r} is not {words}"
         if isinstance(value, str):
             if not self.choices or value in self.choices:
@@ -89,10 +95,14 @@ def whole_numbers(values: Mapping[str, FlagValue], name: str) -> tuple[int, ...]
     """
     if not (value := values.get(name)):
         return ()
+    if (sizes := _sizes(value)) is None:
+        raise SpecError(f"{name}: {value!r} is not {_VALUES[FlagType.SIZES][1]}")
+    return sizes
+
+
+def _sizes(value: FlagValue) -> tuple[int, ...] | None:
     listed = str(value).strip("[] ").replace(",", " ").split()
-    if not listed or not all(size.isdecimal() and int(size) for size in listed):
-        raise SpecError(f"{name}: {value!r} is not a list of whole numbers of 1 or more")
-    return tuple(map(int, listed))
+    return tuple(map(int, listed)) if listed and all(map(_SIZE.fullmatch, listed)) else None
 
 
 def mapping(value: FlagValue | None) -> Mapping[str, object]:

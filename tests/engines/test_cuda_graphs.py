@@ -73,9 +73,15 @@ def test_sglang_reserves_memory_by_the_largest_graph_unless_there_are_none() -> 
     assert reserved({"cuda_graph_max_bs_decode": 1024}) - reserved({}) == pytest.approx(2 * (1024 - 32), abs=50)
 
 
+@pytest.mark.parametrize("value", ["few", "0.5", "1,0", "[]", "-1", "9" * 5000])
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
-def test_a_list_that_is_none(name: str) -> None:
+def test_a_list_that_is_none(name: str, value: str) -> None:
     flag = {"vllm": "cudagraph_capture_sizes", "sglang": "cuda_graph_bs_decode"}[name]
     version = {"vllm": "0.33.0", "sglang": "0.5.23"}[name]
-    with pytest.raises(SpecError, match=f"{flag}: 'few'"):
-        engine(name).memory_settings(Deployment(version, QWEN, Layout(), gpu("H200"), {flag: "few"}))
+    deployment = Deployment(version, QWEN, Layout(), gpu("H200"), {flag: value})
+    with pytest.raises(SpecError, match=f"{flag}: '.* is not a list of whole numbers of 1 or more"):
+        engine(name).memory_settings(deployment)
+    # Asked of the flag, so that a search space is refused before its third trial ends a search.
+    assert "flag-value" in [rule.rule for rule in engine(name).check(deployment)]
+    fine = Deployment(version, QWEN, Layout(), gpu("H200"), {flag: "[1, 2 4]"})
+    assert "flag-value" not in [rule.rule for rule in engine(name).check(fine)]

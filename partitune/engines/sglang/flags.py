@@ -71,5 +71,6 @@ SGLANG_FLAGS: Mapping[str, Flag] = flag_table(
         Flag("speculative_algorithm", _TEXT),
         Flag("disaggregation_mode", _TEXT, "null", choices=("null", "prefill", "decode")),
         Flag("kv_cache_dtype", _TEXT, "auto"),
+        Flag("cuda_graph_bs_decode", FlagType.SIZES),
     ),
 )

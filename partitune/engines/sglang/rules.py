@@ -29,8 +29,11 @@ _MOE = "SGLang 0.5.23 srt/arg_groups/moe_hook.py"
 
 def check_sglang(deployment: Deployment) -> tuple[Violation, ...]:
     """Every rule that the deployment breaks."""
+    faults = tuple(_flag_faults(deployment))
+    if any(fault.rule == "flag-value" for fault in faults):
+        return faults  # nothing follows from a value that is none
     return (
-        *_flag_faults(deployment),
+        *faults,
         *_layout_faults(deployment),
         *_shape_faults(deployment, effective_flags(deployment)),
         *_mode_faults(deployment),

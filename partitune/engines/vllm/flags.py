@@ -119,7 +119,7 @@ mm_processor_kwargs mm_processor_cache_type mm_hasher_algorithm mm_encoder_tp_mo
 mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path video_pruning_method mm_tensor_ipc
 mm_processor_device lora_dtype lora_target_modules default_mm_loras logging_config log_level log_config_file
 show_hidden_metrics_for_version otlp_traces_endpoint collect_detailed_traces per_request_spec_decode_metrics
-custom_histogram_buckets jit_monitor_mode cudagraph_capture_sizes ir_op_priority moe_backend linear_backend
+custom_histogram_buckets jit_monitor_mode ir_op_priority moe_backend linear_backend
 sparse_indexer_topk_backend speculative_config spec_method spec_model watermark_config diffusion_config
 kv_transfer_config kv_events_config ec_transfer_config ec_manager_config compilation_config attention_config
 engram_config reasoning_config kernel_config additional_config structured_outputs_config aux_output_config
@@ -151,6 +151,7 @@ VLLM_FLAGS: Mapping[str, Flag] = flag_table(
     _alike(_INTEGERS, _INTEGER),
     _alike(_NUMBERS, _NUMBER),
     _alike(_TEXTS, _TEXT),
+    _alike("cudagraph_capture_sizes", FlagType.SIZES),
 )
 
 #: Flags that older releases had and 0.32/0.33 refuse, with what to write instead.
