@@ -7,7 +7,7 @@ as a StoreError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
@@ -20,10 +20,11 @@ from partitune.spec.own_file import PRIVATE, own_file
 from partitune.store.cells import integer
 from partitune.store.connection import connect, explained, for_writing
 from partitune.store.location import Location, check_readable, check_writable, locate
+from partitune.store.lost_file import keep
 from partitune.store.migrations import check, migrate
 from partitune.store.records import StudyState
 from partitune.store.schema import StudyRow
-from partitune.store.writer import holder_of, lock_for_writing
+from partitune.store.writer import FileKey, WriterLock, file_key, holder_of, lock_for_writing
 
 
 class Database:
@@ -35,7 +36,9 @@ class Database:
         self._location = location
         self.engine = engine
         self._for_writing = for_writing(engine)
-        self._release: Callable[[], None] | None = None  # lets the next writer in
+        self._lock: WriterLock | None = None  # None: opened for reading
+        self._files: tuple[FileKey | None, ...] = ()  # what a writer writes to
+        self._lost = ""  # what became of that, said already
 
     @classmethod
     def open(cls, where: str | Path, *, read_only: bool = False, mode: int = PRIVATE) -> Self:
@@ -55,7 +58,7 @@ class Database:
         store = cls(location, engine)
         try:
             if not read_only:
-                store._release = lock_for_writing(location, engine)
+                store._lock = lock_for_writing(location, engine)
             with explained(label), (engine if read_only else for_writing(engine)).begin() as connection:
                 if read_only:
                     check(connection, label)
@@ -63,6 +66,8 @@ class Database:
                     migrate(connection, label)
                     left = update(StudyRow).where(StudyRow.state == StudyState.RUNNING)
                     connection.execute(left.values(state=StudyState.INTERRUPTED.value))
+            if store._lock is not None:
+                store._files = (store._lock.file, *store._files_now()[1:])
         except StoreError:
             store.close()
             raise
@@ -74,9 +79,9 @@ class Database:
             with explained(self.label):
                 self.engine.dispose()
         finally:
-            if self._release is not None:
-                self._release()
-                self._release = None
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -92,8 +97,9 @@ class Database:
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
         """A transaction that writes."""
-        if self._release is None:
+        if self._lock is None:
             raise StoreError(f"{self.label}: opened for reading; nothing can be recorded")
+        self._check_files()
         with explained(self.label), self._for_writing.begin() as connection:
             yield connection
 
@@ -101,6 +107,22 @@ class Database:
     def _writing(self) -> Iterator[Session]:
         with self._transaction() as connection, Session(connection) as session, session.begin():
             yield session
+
+    def _files_now(self) -> tuple[FileKey | None, ...]:
+        """Which files stand where the database and its write-ahead log are; none on a server."""
+        path = self._location.path
+        return () if path is None else (file_key(path), file_key(path.with_name(f"{path.name}-wal")))
+
+    def _check_files(self) -> None:
+        """Raise StoreError once somebody took the file away: SQLite would go on writing to what has no name."""
+        path, now = self._location.path, self._files_now()
+        if path is not None and not self._lost and now != self._files:
+            what = "the file" if now[0] != self._files[0] else f"{path.name}-wal beside it"
+            self._lost = (
+                f"{self.label}: {what} was removed or replaced while this process wrote. {keep(self.engine, path)}"
+            )
+        if self._lost:
+            raise StoreError(self._lost)
 
     def writer(self) -> str:
         """Who writes to the database now, in words; empty when nobody does."""

@@ -1,9 +1,12 @@
 """One writing process per database, which names itself to the others.
 
 Decision: the lock is the operating system's, or the server's, never a row or a file's existence: it ends with its
-holder however that dies, so there is no stale lock to judge. For SQLite it is a POSIX record lock on `FILE.lock` rather
-than flock(), because a forked worker would inherit the latter and keep it after the search is gone. The file's content
-only names the holder; it stays behind empty, as removing a lock file is a race.
+holder however that dies, so there is no stale lock to judge. For SQLite there are two, as one file may have several
+names (hard links, mounts): record locks on `FILE.lock`, whose content names the holder, and a lock on the database
+itself. The latter is flock(), because closing any other descriptor of the file would drop a record lock; what a fork
+inherits of it is closed there, or a worker would keep it after the search is gone. Where flock() and the record locks
+of SQLite exclude each other, which may be anywhere but on Linux, a file of several names is not written to.
+`FILE.lock` stays behind empty, as removing a lock file is a race.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import fcntl
 import json
 import os
 import socket
-import struct
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,17 +31,45 @@ from partitune.store.location import Location
 
 #: Any fixed number will do; PostgreSQL keeps advisory locks per database.
 _ADVISORY_KEY = 7_274_788_431
+#: Bytes of `FILE.lock`. Who holds the first is the writer. He holds the second too, and readers, to see whether there
+#: is one, share that for a moment: so looking never keeps a writer out, and needs no `struct flock`, which differs.
+_WRITER, _LOOK = 0, 1
 
-#: struct flock of fcntl(2) on Linux: type, whence, start, length, pid.
-_FLOCK = "hhqqi"
+#: Device and inode: the same for every name of a file.
+FileKey = tuple[int, int]
+#: Files that this process writes to, and the descriptors that hold their locks. Record locks do not exclude their own
+#: process, and closing any descriptor of the file would drop them.
+_held_here: dict[FileKey, tuple[int, int]] = {}
 
-#: Record locks do not exclude their own process, and closing any descriptor of the file would drop ours.
-#: The process is part of the key, as a fork inherits the set and not the locks.
-_held_here: set[tuple[int, Path]] = set()
+
+@dataclass(frozen=True, slots=True)
+class WriterLock:
+    """The right to write, until `release` is called. `file` is what is locked, None on a server."""
+
+    release: Callable[[], None]
+    file: FileKey | None = None
 
 
-def lock_for_writing(location: Location, engine: Engine) -> Callable[[], None]:
-    """Become the one writer of `location`; calling what is returned lets the next one in.
+def _leave_to_parent() -> None:
+    """In a fork: it has no record locks, and may not keep the other lock."""
+    for descriptors in _held_here.values():
+        for descriptor in descriptors:
+            os.close(descriptor)
+    _held_here.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def file_key(path: Path) -> FileKey | None:
+    """Which file stands at `path` now; None where none does, or none that can be seen."""
+    with suppress(OSError):
+        return _key(path.stat())
+    return None
+
+
+def lock_for_writing(location: Location, engine: Engine) -> WriterLock:
+    """Become the one writer of `location`, which is there.
 
     Raises:
         StoreError: names who is the writer.
@@ -45,55 +78,63 @@ def lock_for_writing(location: Location, engine: Engine) -> Callable[[], None]:
 
 
 def holder_of(location: Location, engine: Engine) -> str:
-    """Who is the writer of `location` now, in words; empty when nobody is. Takes no lock, not even for a moment."""
+    """Who is the writer of `location` now, in words; empty when nobody is. Keeps nobody from becoming it."""
     if location.path is None:
         with explained(location.label), engine.connect() as connection:
             return _server_holder(connection) or ""
-    path = location.path.with_name(location.path.name + ".lock")
-    if (os.getpid(), path) in _held_here:
-        return f"this process ({os.getpid()})"
+    if file_key(location.path) in _held_here:
+        return _this_process()
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(_lock_path(location.path), os.O_RDONLY)
     except OSError:
-        return ""  # no writer was ever there, or this is a copy that only can be read
+        return ""  # no writer was ever there
     try:
-        wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        blocking = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
-        return "" if blocking[0] == fcntl.F_UNLCK else _holder(descriptor)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, _LOOK)
+    except (BlockingIOError, PermissionError):
+        return _holder(descriptor)
     finally:
         os.close(descriptor)
+    return ""
 
 
-def _lock_file(database: Path, label: str) -> Callable[[], None]:
-    """A record lock on the file `PATH.lock`, which is emptied when it is given up."""
-    path = database.with_name(database.name + ".lock")
-    if (os.getpid(), path) in _held_here:
-        raise StoreError(_refusal(label, f"this process ({os.getpid()})"))
+def _lock_file(database: Path, label: str) -> WriterLock:
+    """Both locks; `FILE.lock` is emptied when they are given up."""
+    if file_key(database) in _held_here:
+        raise StoreError(_refusal(label, _this_process()))
+    path = _lock_path(database)
+    file = lock = -1
     try:
-        descriptor = os.open(own_file(path, mode_of(database)), os.O_RDWR)
-    except OSError as error:
-        raise StoreError(_unlockable(label, path, error)) from error
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        held = isinstance(error, BlockingIOError | PermissionError)
-        message = _refusal(label, _holder(descriptor)) if held else _unlockable(label, path, error)
-        os.close(descriptor)
-        raise StoreError(message) from error
-    _held_here.add((os.getpid(), path))
+        lock = os.open(own_file(path, mode_of(database)), os.O_RDWR)
+        file = os.open(database, os.O_RDWR)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _WRITER)
+        os.ftruncate(lock, 0)  # the name that a killed one left
+        if sys.platform == "linux":
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif (names := os.fstat(file).st_nlink) > 1:
+            raise StoreError(f"{label}: has {names} names (hard links), and SQLite loses data so. Keep one of them")
+        fcntl.lockf(lock, fcntl.LOCK_EX, 1, _LOOK)
+    except (OSError, StoreError) as error:
+        holder = _holder(lock) if isinstance(error, BlockingIOError | PermissionError) and file >= 0 else ""
+        for descriptor in {lock, file} - {-1}:
+            os.close(descriptor)
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(_refusal(label, holder) if holder else _unlockable(label, path, error)) from error
+    key = _key(os.fstat(file))
+    _held_here[key] = lock, file
     name = {"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(name).encode(), 0)
+    os.pwrite(lock, json.dumps(name).encode(), 0)
 
     def release() -> None:
-        os.ftruncate(descriptor, 0)
-        os.close(descriptor)
-        _held_here.discard((os.getpid(), path))
+        if _held_here.pop(key, None) is not None:  # else a fork, which holds nothing
+            os.ftruncate(lock, 0)
+            os.close(lock)
+            os.close(file)
 
-    return release
+    return WriterLock(release, key)
 
 
-def _lock_server(engine: Engine, label: str) -> Callable[[], None]:
+def _lock_server(engine: Engine, label: str) -> WriterLock:
     """An advisory lock of the server, held by a connection of its own."""
     with explained(label):
         connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -103,7 +144,7 @@ def _lock_server(engine: Engine, label: str) -> Callable[[], None]:
                 connection.invalidate()  # and the lock goes with it
                 connection.close()
 
-            return release
+            return WriterLock(release)
         holder = _server_holder(connection)
         connection.close()
     raise StoreError(_refusal(label, holder or "another process"))
@@ -126,7 +167,19 @@ def _holder(descriptor: int) -> str:
         holder = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
     except (ValueError, KeyError, TypeError):
-        return "another process"  # it has not written its name yet
+        return "another process (by this or another name of the file)"  # or it has not written its own yet
+
+
+def _key(status: os.stat_result) -> FileKey:
+    return status.st_dev, status.st_ino
+
+
+def _lock_path(database: Path) -> Path:
+    return database.with_name(database.name + ".lock")
+
+
+def _this_process() -> str:
+    return f"this process ({os.getpid()})"
 
 
 def _unlockable(label: str, path: Path, error: OSError) -> str:
