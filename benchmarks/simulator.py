@@ -27,7 +27,7 @@ from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.overrides import with_settings
-from partitune.spec.search_space import load_search_space
+from partitune.spec.search_space import SearchSpace
 from tests import reference_simulator
 
 SPACE = "kimi-k3-pp8-tp2"
@@ -88,7 +88,7 @@ def problem_of(load: Load, stages: int = 8) -> Problem:
     requests, prompt, output, concurrency = load
     keys = {"requests": requests, "prompt_tokens": prompt, "output_tokens": output, "concurrency": concurrency}
     settings = {f"workload.{key}": value for key, value in keys.items()}
-    return resolve(with_settings(load_search_space(SPACE), {**settings, "parallel.pp": stages}))
+    return resolve(with_settings(SearchSpace.load(SPACE), {**settings, "parallel.pp": stages}))
 
 
 def started(problem: Problem) -> SchedulerSettings:

@@ -28,7 +28,8 @@ from partitune.search.budget import Budget, Progress
 from partitune.search.events import Unwatched
 from partitune.search.loop import search
 from partitune.search.space import Space
-from partitune.spec.search_space import load_search_space
+from partitune.spec.catalog import Kind, find
+from partitune.spec.search_space import SearchSpace
 from partitune.store import Store, StudyTerms
 
 ROOT = Path(__file__).parent.parent
@@ -106,7 +107,7 @@ def timed(run: Callable[[], object]) -> float:
 
 def through_ray(database: Path) -> None:
     """Fill `database` with trials that cost nothing."""
-    spec = load_search_space(SPACE, project=ROOT)
+    spec = SearchSpace.from_yaml(find(Kind.SEARCH_SPACE, SPACE, project=ROOT))
     points = Points(Space(resolve(spec), spec))
     with Store.open(database) as store, RayPool(NoOp()) as pool:
         store.create_study(StudyTerms(SPACE, spec.resolved(), "vllm", "0.33.0", "simulator", 0))

@@ -43,9 +43,9 @@ def load_search_space(name: str | Path, changes: Mapping[str, FlagValue] | None 
         SpecError: names the file, the line, the key and what is allowed.
     """
     from partitune.spec.overrides import with_settings
-    from partitune.spec.search_space import load_search_space as load
+    from partitune.spec.search_space import SearchSpace
 
-    return with_settings(load(str(name)), changes or {}, "changes")
+    return with_settings(SearchSpace.load(str(name)), changes or {}, "changes")
 
 
 def explain(
@@ -138,9 +138,9 @@ def search(
     from partitune.search.events import Unwatched
     from partitune.search.stored_study import explained_summary_of
     from partitune.search.study import StudyOrder, run
-    from partitune.spec.runner import load_runner
+    from partitune.spec.runner import Runner
 
-    order = StudyOrder(space, load_runner(runner), str(database), study or space.name, pool, ray_address, mode)
+    order = StudyOrder(space, Runner.load(runner), str(database), study or space.name, pool, ray_address, mode)
     with run(order, Unwatched()) as (store, _):
         return explained_summary_of(store, order.study)
 

@@ -17,12 +17,12 @@ from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.simulation.request import Request
 from partitune.spec.overrides import with_settings
-from partitune.spec.search_space import load_search_space
+from partitune.spec.search_space import SearchSpace
 
 
 def shipped_problem(space: str, **changes: FlagValue) -> Problem:
     """A shipped space with some keys changed; `workload__requests` is `workload.requests`."""
-    return resolve(with_settings(load_search_space(space), {key.replace("__", "."): changes[key] for key in changes}))
+    return resolve(with_settings(SearchSpace.load(space), {key.replace("__", "."): changes[key] for key in changes}))
 
 
 def vllm_placement(

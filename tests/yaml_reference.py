@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from partitune.spec.catalog import Kind
-from partitune.spec.schema import json_schema
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
+from partitune.spec.yaml.strict_model import SpecFile
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {Kind.SEARCH_SPACE: DOCS / "search-space.md", Kind.RUNNER: DOCS / "runner.md"}
+FILES: dict[Kind, type[SpecFile]] = {Kind.SEARCH_SPACE: SearchSpace, Kind.RUNNER: Runner}
 _OPENINGS = {
     Kind.SEARCH_SPACE: """# Every key of a search space
 
@@ -66,7 +69,7 @@ def shown_default(field: dict[str, Any]) -> str:
 
 def page(kind: Kind) -> str:
     """The whole page."""
-    schema = json_schema(kind)
+    schema = FILES[kind].json_schema()
     table = ["| key | allowed | default |", "|---|---|---|"]
     for path, allowed, default in rows(schema, schema):
         table.append(f"| `{path}` | {allowed.replace('|', chr(92) + '|')} | {default} |")

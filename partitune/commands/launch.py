@@ -30,10 +30,10 @@ def _launch(arguments: argparse.Namespace) -> int:
     from partitune.report.explained import print_result
     from partitune.report.launched import dry_run_json, dry_run_lines
     from partitune.search.launching import dry_run, launch, starting_driver
-    from partitune.spec.runner import load_runner
+    from partitune.spec.runner import Runner
 
     space = space_of(arguments)
-    problem, runner = resolve(space), load_runner(arguments.runner)
+    problem, runner = resolve(space), Runner.load(arguments.runner)
     candidate = candidate_of(problem, arguments.partition, arguments.flags)
     driver = starting_driver(problem.on(candidate.layout), space, runner)
     if arguments.dry_run:

@@ -13,10 +13,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    from partitune.spec.catalog import Kind
-    from partitune.spec.schema import json_schema
+    from partitune.spec.runner import Runner
+    from partitune.spec.search_space import SearchSpace
 
-    say(json.dumps(json_schema(Kind(arguments.kind.replace("-", "_"))), indent=2))
+    model = Runner if arguments.kind == "runner" else SearchSpace
+    say(json.dumps(model.json_schema(), indent=2))
     return 0
 
 

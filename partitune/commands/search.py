@@ -34,14 +34,14 @@ def _search(arguments: argparse.Namespace) -> int:
     from partitune.report.study import print_summary
     from partitune.search.stored_study import explained_summary_of
     from partitune.search.study import StudyOrder, objectives_of, run, stored_search
-    from partitune.spec.runner import load_runner
+    from partitune.spec.runner import Runner
 
     stored, runner = (None, "simulator") if arguments.resume is None else stored_search(arguments.db, arguments.resume)
     spec = space_with_flags(arguments, stored)
     study = arguments.resume or (spec.name if arguments.study is None else arguments.study)
     where = (arguments.db, study, arguments.pool, arguments.ray_address)
     asked = {"extend": arguments.extend, "accept_changes": arguments.accept_changes}
-    order = StudyOrder(spec, load_runner(arguments.runner or runner), *where, arguments.mode, **asked)
+    order = StudyOrder(spec, Runner.load(arguments.runner or runner), *where, arguments.mode, **asked)
     with (
         TerminalWatcher(objectives_of(spec), spec.budget.trials, quiet=arguments.quiet) as watcher,
         run(order, watcher) as (store, progress),

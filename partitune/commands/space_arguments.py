@@ -57,7 +57,7 @@ def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -
         SpecError: the file, a flag, or two ways of saying the same.
     """
     from partitune.spec.overrides import from_flags, parse_settings, with_settings
-    from partitune.spec.search_space import load_search_space
+    from partitune.spec.search_space import SearchSpace
 
     arguments.flags, keys = parse_settings(arguments.set)
     given = {name: value for name in _NO_YAML if (value := getattr(arguments, name, None)) is not None}
@@ -70,7 +70,7 @@ def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -
             "and what changes, such as --trials 100 or --set parallel.pp=4"
         )
     named = from_flags(given) if stored is None and arguments.space is None else stored
-    spec = load_search_space(arguments.space) if named is None else named
+    spec = SearchSpace.load(arguments.space) if named is None else named
     spec = with_settings(spec, keys)
     for flag, key, value in (
         ("--trials", "budget.trials", arguments.trials),

@@ -38,12 +38,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _submit(arguments: argparse.Namespace) -> int:
     from partitune.jobs.client import JobServer
     from partitune.jobs.submission import ENVIRONMENT, prepare
-    from partitune.spec.runner import load_runner
+    from partitune.spec.runner import Runner
 
     database = arguments.fetch_results
     prepared = prepare(
         space_with_flags(arguments),
-        load_runner(arguments.runner),
+        Runner.load(arguments.runner),
         study=arguments.study,
         database=arguments.db,
         home=database,

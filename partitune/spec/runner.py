@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from partitune.errors import did_you_mean
-from partitune.spec.catalog import Kind, find
+from partitune.spec.catalog import Kind
 from partitune.spec.domains import EnvValues, FlagValues
 from partitune.spec.yaml.faults import Fault, describe, text_fault
 from partitune.spec.yaml.strict_model import SpecFile, StrictModel, allowed, number, whole, wrong
@@ -250,12 +250,3 @@ _UNUSED: dict[str, tuple[str, ...]] = {
     _COMMAND: _SERVER_KEYS,
     "site": (),
 }
-
-
-def load_runner(name: str, *, project: Path = Path()) -> Runner:
-    """Find and read a runner by name or path.
-
-    Raises:
-        SpecError: not found, or every fault of the file.
-    """
-    return Runner.from_yaml(find(Kind.RUNNER, name, project=project))

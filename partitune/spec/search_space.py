@@ -19,7 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from partitune.errors import did_you_mean
-from partitune.spec.catalog import NAME, Kind, find
+from partitune.spec.catalog import NAME, Kind
 from partitune.spec.domains import (
     MAX_LAYERS,
     MAX_STAGES,
@@ -273,12 +273,3 @@ def _seed_faults(index: int, seed: Seed, knobs: Domains) -> Iterator[Fault]:
             elif not domain_allows(varied[name], value):
                 words = domain_words(varied[name])
                 yield Fault(path, f"found {describe(value)}, which the search cannot propose; allowed: {words}")
-
-
-def load_search_space(name: str, *, project: Path = Path()) -> SearchSpace:
-    """Find and read a search space by name or path.
-
-    Raises:
-        SpecError: not found, or every fault of the file.
-    """
-    return SearchSpace.from_yaml(find(Kind.SEARCH_SPACE, name, project=project))

@@ -12,7 +12,7 @@ from partitune.errors import SpecError
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.spec.overrides import with_settings
-from partitune.spec.search_space import load_search_space
+from partitune.spec.search_space import SearchSpace
 
 DEFAULT = (11, 11, 12, 12, 12, 12, 12, 11)
 FEWEST_MLA = (12, 12, 12, 12, 12, 12, 12, 9)
@@ -24,7 +24,7 @@ THEN: dict[str, FlagValue] = {"engine.version": "0.30.0", "engine.runner": "v1"}
 
 @cache
 def problem(*settings: tuple[str, FlagValue]) -> Problem:
-    return resolve(with_settings(load_search_space("kimi-k3-pp8-tp2"), dict(settings)))
+    return resolve(with_settings(SearchSpace.load("kimi-k3-pp8-tp2"), dict(settings)))
 
 
 def explained(partition: tuple[int, ...] | None, flags: dict[str, FlagValue], **settings: FlagValue) -> Explained:
@@ -96,7 +96,7 @@ def test_what_limits_is_said_in_words() -> None:
 
 
 def test_a_candidate_that_does_not_fit_is_explained_from_its_memory() -> None:
-    posed = resolve(load_search_space("kimi-k3-pp8-tp2-h200"))
+    posed = resolve(SearchSpace.load("kimi-k3-pp8-tp2-h200"))
     found = explain(posed, candidate_of(posed, HAND_MADE[1], {}))
     assert found.result.outcome is Outcome.INFEASIBLE
     assert (found.stages, found.limiting_stage) == ((), 7)
@@ -117,7 +117,7 @@ def test_a_candidate_that_does_not_fit_is_explained_from_its_memory() -> None:
 def test_in_sglang_the_cap_of_a_slot_decides_whether_the_pipe_fills(
     flags: dict[str, FlagValue], in_flight: float, slowest_is_busy: float
 ) -> None:
-    posed = resolve(load_search_space("kimi-k3-pp8-tp2-sglang"))
+    posed = resolve(SearchSpace.load("kimi-k3-pp8-tp2-sglang"))
     found = explain(posed, candidate_of(posed, None, flags))
     assert (found.regime, found.candidate.partition) == ("slots", (11, 11, 11, 12, 12, 12, 12, 12))
     measured = found.result.measurement

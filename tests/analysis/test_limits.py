@@ -20,7 +20,7 @@ from partitune.planning.resolve import resolve
 from partitune.planning.throughput import throughput_bound
 from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.search_space import SearchSpace
 from tests.builders import shipped_problem
 
 
@@ -155,7 +155,7 @@ def test_requests_that_come_slowly_decide_themselves() -> None:
 
 
 def test_on_unequal_gpus_a_shorter_sum_is_found_even_with_one_group() -> None:
-    plain = load_search_space("llama-70b-pp4").resolved()
+    plain = SearchSpace.load("llama-70b-pp4").resolved()
     plain["cluster"] = {"nodes": 1, "gpus_per_node": 4, "gpu": ["H100", "H100", "A100-80GB", "A100-80GB"]}
     plain["workload"] = {"kind": "random", "requests": 1, "prompt_tokens": 256, "output_tokens": 64, "concurrency": 1}
     posed = resolve(SearchSpace.from_mapping(plain, source="test"))

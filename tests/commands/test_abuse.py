@@ -14,7 +14,7 @@ from partitune.candidate import Candidate, Outcome, Result
 from partitune.cli import main
 from partitune.errors import SpecError
 from partitune.spec.overrides import parse_settings
-from partitune.spec.search_space import load_search_space
+from partitune.spec.search_space import SearchSpace
 from partitune.store import Store, StudyTerms
 from partitune.store.trial_log import log_file, log_trial
 
@@ -53,7 +53,7 @@ def test_a_secret_variable_is_no_part_of_a_study(name: str, section: str, tmp_pa
     lines = [line for line in TINY.splitlines() if not line.startswith(("knobs", "  max_num", "  async"))]
     (tmp_path / "s.yaml").write_text("\n".join([*lines, f"{section}: {value}"]))
     with pytest.raises(SpecError, match=rf"s\.yaml:\d+: {section}\.env\.{name}: holds a secret") as caught:
-        load_search_space(str(tmp_path / "s.yaml"))
+        SearchSpace.load(str(tmp_path / "s.yaml"))
     assert "hunter" not in str(caught.value)
 
 
@@ -100,7 +100,7 @@ def test_a_database_cannot_say_which_code_to_run(name: str, tmp_path: Path, monk
     (tmp_path / "evil.yaml").write_text("kind: runner\nname: evil\ndriver: evil.py:Evil\n")
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil:\n    measure = print\n")
     with Store.open("results.db") as store:
-        spec = load_search_space("tiny").resolved()
+        spec = SearchSpace.load("tiny").resolved()
         store.create_study(StudyTerms("s", spec, "vllm", "0.33.0", name, 0))
     assert main(["search", "--resume", "s", "--pool", "local", "--quiet"]) == 2
     assert not (tmp_path / "ran").exists()

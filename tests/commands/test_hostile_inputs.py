@@ -33,7 +33,7 @@ from partitune.planning.resolve import resolve
 from partitune.search.space import Space
 from partitune.simulation.workload import read_trace
 from partitune.spec.overrides import parse_settings, with_settings
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.search_space import SearchSpace
 from partitune.store import Store
 from partitune.store.status import look, stored_summary
 from tests.store_examples import filled, ok, record_repeat, record_screened
@@ -94,7 +94,7 @@ def test_search_spaces(folder: Path, text: str) -> None:
     file = folder / "space.yaml"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
     with suppress(PartituneError):
-        spec = load_search_space(str(file))
+        spec = SearchSpace.load(str(file))
         assert SearchSpace.from_mapping(spec.resolved(), source="again").resolved() == spec.resolved()
         problem = resolve(spec)
         Space(problem, spec)
@@ -116,7 +116,7 @@ def test_vectors(text: str) -> None:
 def test_settings_of_the_command_line(pairs: list[tuple[str, str]]) -> None:
     with suppress(SpecError):
         _, keys = parse_settings([f"{name}={value}" for name, value in pairs])
-        with_settings(load_search_space("tiny"), keys)
+        with_settings(SearchSpace.load("tiny"), keys)
 
 
 @given(

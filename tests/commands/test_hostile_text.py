@@ -17,7 +17,7 @@ from partitune.errors import SpecError, printable
 from partitune.export.deploy import export
 from partitune.jobs.home import Home
 from partitune.planning.resolve import resolve
-from partitune.spec.runner import load_runner
+from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.fake_setup import SPACE
 
@@ -126,7 +126,7 @@ def test_a_link_out_of_a_runners_folder_is_not_shipped(tmp_path: Path) -> None:
     (folder / "measure" / "inside.sh").symlink_to("run.sh")
     text = "kind: runner\nname: r\ndriver: command\ncommand: ['{folder}/measure', '{result}']\n"
     (folder / "r.yaml").write_text(text)
-    runner = load_runner(str(folder / "r.yaml"))
+    runner = Runner.load(str(folder / "r.yaml"))
     assert sorted(runner.named_files()) == ["measure/inside.sh", "measure/run.sh"]
     (folder / "measure" / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(

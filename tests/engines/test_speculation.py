@@ -14,7 +14,7 @@ from partitune.engines.sglang.flags import SGLANG_FLAGS
 from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.engines.vllm.rules import draft_method
 from partitune.planning.resolve import resolve
-from partitune.spec.search_space import load_search_space
+from partitune.spec.search_space import SearchSpace
 
 VLLM, SGLANG = (ENGINES[name].launch for name in ("vllm", "sglang"))
 
@@ -40,7 +40,7 @@ def test_every_flag_of_the_engines_that_asks_for_it_is_known() -> None:
     ],
 )
 def test_explain_says_so_and_what_of_the_memory_is_counted(space: str, flags: dict[str, str], counted: str) -> None:
-    posed = resolve(load_search_space(space))
+    posed = resolve(SearchSpace.load(space))
     (note,) = [one for one in explain(posed, candidate_of(posed, None, flags)).notes if "speculative" in one]
     assert "not simulated: neither the drafter's time" in note
     assert note.partition("memory is counted: ")[2].startswith(counted)
@@ -58,7 +58,7 @@ def test_a_search_that_varies_it_says_so_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    plain = load_search_space("tiny").resolved()
+    plain = SearchSpace.load("tiny").resolved()
     plain["name"] = "drafting"
     plain["knobs"] = {"spec_method": ["ngram", "suffix"]}
     (tmp_path / "s.yaml").write_text(json.dumps(plain))

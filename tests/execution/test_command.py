@@ -21,8 +21,8 @@ from partitune.execution.processes.node import LocalNodes
 from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
 from partitune.spec.catalog import Kind, shipped
-from partitune.spec.runner import Runner, load_runner
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
 from tests.engine_output import vllm
 from tests.fake_engine import PROGRAM
 from tests.fake_setup import SPACE
@@ -131,7 +131,7 @@ def site(name: str, cluster: Cluster, folder: Path, **given: object) -> CommandD
     path = f"{cluster.programs}:{os.environ['PATH']}"
     env = {"PATH": path, "RETRY_PAUSES_S": "0.1 0.1", **dict(given.pop("env", {}))}  # type: ignore[call-overload]
     settings = {"port": free_ports(1)[0], "timeout_s": 60.0, "env": env, **given}
-    example = {**load_runner(name).resolved(), **settings}
+    example = {**Runner.load(name).resolved(), **settings}
     runner = Runner.from_mapping(example, source=f"{name}.yaml", folder=Path(str(shipped(Kind.RUNNER))))
     space = SearchSpace.from_mapping(SPACE, source="fake.yaml")
     return CommandDriver(setup_for(resolve(space), space, runner), LocalNodes(folder / "state"))
@@ -274,8 +274,8 @@ def test_a_job_of_slurm_ends_when_whoever_waited_was_killed(tmp_path: Path) -> N
 
 
 def test_an_example_for_one_node_refuses_two_before_anything_starts() -> None:
-    space = load_search_space("kimi-k3-pp8-tp2")
+    space = SearchSpace.load("kimi-k3-pp8-tp2")
     with pytest.raises(
         SpecError, match=r"kubernetes\.yaml:\d+: max_nodes: found 1, and kimi-k3-pp8-tp2 stands on 2 nodes"
     ):
-        choose_driver(resolve(space), space, load_runner("kubernetes"))
+        choose_driver(resolve(space), space, Runner.load("kubernetes"))

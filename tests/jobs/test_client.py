@@ -18,8 +18,8 @@ from partitune.jobs import address, client
 from partitune.jobs.address import checked
 from partitune.jobs.client import JobServer
 from partitune.jobs.package import pack
-from partitune.spec.runner import load_runner
-from partitune.spec.search_space import load_search_space
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
 
 VERSION = {"version": "4", "ray_version": "2.60.0", "ray_commit": "", "session_name": ""}
 DETAILS = {"type": "SUBMISSION", "submission_id": "partitune-tiny-1", "status": "RUNNING", "entrypoint": "x"}
@@ -160,7 +160,7 @@ def test_an_unknown_job_is_answered_with_the_nearest() -> None:
 
 
 NO_AGENT = (500, "No available agent to submit job, please try again later.")
-SHIPMENT = pack(load_search_space("tiny"), load_runner("simulator"))
+SHIPMENT = pack(SearchSpace.load("tiny"), Runner.load("simulator"))
 
 
 def submit(address: str) -> str:

@@ -16,8 +16,8 @@ from partitune.jobs import package
 from partitune.jobs.package import FILES, Shipment, as_yaml, digest_of, pack, package_files
 from partitune.planning.resolve import resolve
 from partitune.spec.catalog import SHIPPED_FILES, Kind, list_catalog
-from partitune.spec.runner import Runner, load_runner
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
 from tests.project_folder import make_project
 
 
@@ -27,7 +27,7 @@ def space_file(tmp_path: Path) -> Path:
 
 
 def packed(space_file: Path) -> Shipment:
-    return pack(load_search_space(str(space_file)), load_runner("simulator"))
+    return pack(SearchSpace.load(str(space_file)), Runner.load("simulator"))
 
 
 def test_only_named_files_travel_and_ignore_files_do_not_matter(space_file: Path) -> None:
@@ -56,7 +56,7 @@ def test_what_a_runner_names_beside_it_travels_to_the_same_place(space_file: Pat
         ({"driver": "command", "command": words}, {"runners/step/run.sh", "runners/step/node.sh"}),
     ):
         runner = Runner.from_mapping({"name": "mine", **settings}, folder=tmp_path)
-        found = pack(load_search_space(str(space_file)), runner).files
+        found = pack(SearchSpace.load(str(space_file)), runner).files
         assert {path for path in found if path.startswith("runners/")} == {"runners/mine.yaml", *expected}
     assert found["runners/step/run.sh"] == b"step/run.sh"
 
@@ -73,7 +73,7 @@ def test_what_the_quantisation_file_says_travels_with_the_config(space_file: Pat
 def test_in_the_job_a_shipped_file_stands_for_the_one_at_home(
     space_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = load_search_space(str(space_file))
+    space = SearchSpace.load(str(space_file))
     at_home, shipment = resolve(space), packed(space_file)
     space_file.parent.rename(tmp_path / "elsewhere")
     with pytest.raises(SpecError):
@@ -84,7 +84,7 @@ def test_in_the_job_a_shipped_file_stands_for_the_one_at_home(
         archive.extractall(job)
     monkeypatch.chdir(job)
     monkeypatch.setenv(SHIPPED_FILES, FILES)
-    in_job = load_search_space(shipment.space)
+    in_job = SearchSpace.load(shipment.space)
     assert in_job.resolved() == space.resolved()  # so a study can be gone on with from either side
     there = resolve(in_job)
     assert there.architecture.layers == at_home.architecture.layers
@@ -95,26 +95,26 @@ def test_in_the_job_a_shipped_file_stands_for_the_one_at_home(
 
 @pytest.mark.parametrize("name", [entry.name for entry in list_catalog(Kind.SEARCH_SPACE)])
 def test_a_shipped_search_space_reads_as_the_one_at_home(name: str, tmp_path: Path) -> None:
-    space = load_search_space(name)
+    space = SearchSpace.load(name)
     file = tmp_path / "space.yaml"
     file.write_bytes(as_yaml(space.resolved()))
-    assert load_search_space(str(file)).resolved() == space.resolved()
+    assert SearchSpace.load(str(file)).resolved() == space.resolved()
 
 
 def test_values_that_look_like_others_survive(tmp_path: Path) -> None:
-    plain = load_search_space("tiny").resolved()
+    plain = SearchSpace.load("tiny").resolved()
     description = 'yes: 010 # "quoted" \\n\nsecond line é 全'
     plain |= {"description": description, "slo": {"ttft_p99_ms": 1e-06}}
     plain["engine"]["flags"] = {"a": "1e3", "b": "0o17", "c": "yes", "d": "null", "e": "12:30", "f": 1e22, "g": True}
     file = tmp_path / "space.yaml"
     file.write_bytes(as_yaml(SearchSpace.from_mapping(plain).resolved()))
-    read = load_search_space(str(file))
+    read = SearchSpace.load(str(file))
     assert read.resolved() == SearchSpace.from_mapping(plain).resolved()
     assert read.description == description
 
 
 def test_the_shipped_package_runs_by_itself_and_knows_what_it_is(tmp_path: Path) -> None:
-    shipment = pack(load_search_space("tiny"), Runner.from_mapping({"name": "r", "driver": "simulator"}))
+    shipment = pack(SearchSpace.load("tiny"), Runner.from_mapping({"name": "r", "driver": "simulator"}))
     shipment.unpack_package(tmp_path)
     version, _, digest = shipment.label.partition("+")
     script = (

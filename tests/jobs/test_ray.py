@@ -17,8 +17,8 @@ import pytest
 from partitune.cli import main
 from partitune.jobs.client import JobServer
 from partitune.jobs.package import pack
-from partitune.spec.runner import load_runner
-from partitune.spec.search_space import load_search_space
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
 from partitune.store import Store, StudyState
 from tests.project_folder import make_project
 from tests.ray_nodes import environment_without_partitune, head, processes_with, run_partitune, worker_node
@@ -107,7 +107,7 @@ print("sent", flush=True)
 def test_tasks_on_a_second_node_run_the_shipped_partitune_and_ten_megabytes_come_home(
     address: str, python: Path, away: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shipment = pack(load_search_space("tiny"), load_runner("simulator"))
+    shipment = pack(SearchSpace.load("tiny"), Runner.load("simulator"))
     entrypoint = shlex.join([str(python), "-c", SECOND_NODE])
     job = JobServer(address).submit(entrypoint, shipment, study="nodes", results="", env={})
     assert main(["jobs", "wait", job, "--address", address, "--fetch-results", "home.db"]) == 0

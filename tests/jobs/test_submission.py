@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from partitune.errors import SpecError
 from partitune.jobs.client import Job
 from partitune.jobs.submission import PreparedJob, advice, exit_code, prepare
-from partitune.spec.runner import load_runner
-from partitune.spec.search_space import load_search_space
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
 
-TINY, RUNNER = load_search_space("tiny"), load_runner("simulator")
+TINY, RUNNER = SearchSpace.load("tiny"), Runner.load("simulator")
 JOB = Job("partitune-tiny-0", "FAILED", "tiny", "", "", None, None, 1, "")
 
 

@@ -15,11 +15,11 @@ from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS, Planner, stage_b
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.search_space import SearchSpace
 
 
 def problem(**changes: Any) -> Problem:
-    plain = load_search_space("tiny").resolved()
+    plain = SearchSpace.load("tiny").resolved()
     plain["cluster"] = {"nodes": 1, "gpus_per_node": 4, "gpu": "L40S"}
     plain["parallel"] = {"tp": 1, "pp": 3}
     plain["seeds"] = []

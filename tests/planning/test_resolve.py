@@ -15,18 +15,18 @@ from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.catalog import Kind, list_catalog
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.search_space import SearchSpace
 
 
 def tiny(**changes: Any) -> Problem:
-    return resolve(SearchSpace.from_mapping({**load_search_space("tiny").resolved(), **changes}, source="test.yaml"))
+    return resolve(SearchSpace.from_mapping({**SearchSpace.load("tiny").resolved(), **changes}, source="test.yaml"))
 
 
 @pytest.mark.parametrize(
     "name", [entry.name for entry in list_catalog(Kind.SEARCH_SPACE, project=Path("/nonexistent"))]
 )
 def test_every_shipped_space_is_sound_and_travels_to_workers(name: str) -> None:
-    problem = resolve(load_search_space(name))
+    problem = resolve(SearchSpace.load(name))
     assert sum(problem.default_partition) == problem.layers
     copy = pickle.loads(pickle.dumps(problem))
     candidate = Candidate(problem.default_partition)
@@ -34,7 +34,7 @@ def test_every_shipped_space_is_sound_and_travels_to_workers(name: str) -> None:
 
 
 def test_the_study_of_kimi_k3_is_resolved_as_it_was_run() -> None:
-    problem = resolve(load_search_space("kimi-k3-pp8-tp2"))
+    problem = resolve(SearchSpace.load("kimi-k3-pp8-tp2"))
     assert problem.default_partition == (11, 11, 12, 12, 12, 12, 12, 11)
     assert problem.placement.nodes == (0, 0, 0, 0, 1, 1, 1, 1)
     assert (problem.stages, problem.layers, problem.placement.layout.tp) == (8, 93, 2)
@@ -45,7 +45,7 @@ def test_the_study_of_kimi_k3_is_resolved_as_it_was_run() -> None:
 
 def test_the_engine_names_the_kernel_of_the_experts() -> None:
     for engine, kernel in (("", "w4a16_marlin"), ("-sglang", "w4a8_mxfp4_mxfp8")):
-        costs = resolve(load_search_space(f"kimi-k3-pp8-tp2{engine}")).costs
+        costs = resolve(SearchSpace.load(f"kimi-k3-pp8-tp2{engine}")).costs
         assert isinstance(costs, RooflineCosts)
         assert costs.expert_kernel == kernel
 
@@ -55,7 +55,7 @@ def test_the_engine_names_the_kernel_of_the_experts() -> None:
     [(None, (11, 11, 12, 12, 12, 12, 12, 11)), ("remainder-last", (11, 11, 11, 12, 12, 12, 12, 12))],
 )
 def test_a_named_split_rule_is_the_baseline(rule: str | None, split: tuple[int, ...]) -> None:
-    plain = load_search_space("kimi-k3-pp8-tp2").resolved()
+    plain = SearchSpace.load("kimi-k3-pp8-tp2").resolved()
     plain["engine"]["split_rule"] = rule
     assert resolve(SearchSpace.from_mapping(plain, source="t")).default_partition == split
 

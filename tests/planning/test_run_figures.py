@@ -9,12 +9,12 @@ import pytest
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.spec.objectives import COST, ENERGY
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.search_space import SearchSpace
 
 
 def test_limits_are_missed_by_a_share_either_way() -> None:
     slo = {"ttft_p99_ms": 100, "output_throughput_tok_s": 200}
-    problem = resolve(SearchSpace.from_mapping({**load_search_space("tiny").resolved(), "slo": slo}, source="t"))
+    problem = resolve(SearchSpace.from_mapping({**SearchSpace.load("tiny").resolved(), "slo": slo}, source="t"))
     missed = problem.missed_limits({"ttft_p99_ms": 150.0, "output_throughput_tok_s": 150.0})
     assert missed == {"ttft_p99_ms": pytest.approx(0.5), "output_throughput_tok_s": pytest.approx(0.25)}
     assert problem.missed_limits({"ttft_p99_ms": 90.0}) == {"ttft_p99_ms": pytest.approx(-0.1)}
@@ -22,7 +22,7 @@ def test_limits_are_missed_by_a_share_either_way() -> None:
 
 def on_eight_gpus(price_usd: float | None, power_w: float | None) -> Problem:
     parallel = {"parallel": {"tp": 4, "pp": 2}, "cluster": {"nodes": 1, "gpus_per_node": 8, "gpu": "L40S"}}
-    problem = resolve(SearchSpace.from_mapping({**load_search_space("tiny").resolved(), **parallel}, source="t"))
+    problem = resolve(SearchSpace.from_mapping({**SearchSpace.load("tiny").resolved(), **parallel}, source="t"))
     return replace(problem, gpu_hour_price_usd=price_usd, gpu_power_w=power_w)
 
 

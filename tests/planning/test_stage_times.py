@@ -15,7 +15,7 @@ from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.solver import along, minimise_bottleneck
 from partitune.planning.stage_times import StageTimes
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.search_space import SearchSpace
 from tests.builders import shipped_problem
 
 
@@ -71,7 +71,7 @@ def test_no_partition_is_below_the_fluid_bound_and_the_best_is_near(space: str) 
 
 def test_a_boundary_between_nodes_pushes_layers_away() -> None:
     """On one node every boundary is alike; on two, the stages beside the network hand over longer."""
-    plain = load_search_space("deepseek-v3-pp4-tp8").resolved()
+    plain = SearchSpace.load("deepseek-v3-pp4-tp8").resolved()
     plain |= {"model": "llama-3.1-70b", "parallel": {"tp": 2, "pp": 4}, "seeds": []}
     work = [(prefill(8192), 1.0)]
     stages = []

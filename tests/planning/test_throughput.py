@@ -13,7 +13,7 @@ from partitune.planning.resolve import resolve
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s
 from partitune.search.space import Space
 from partitune.spec.domains import RealRange, WholeRange
-from partitune.spec.search_space import load_search_space
+from partitune.spec.search_space import SearchSpace
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from partitune.spec.search_space import load_search_space
 def test_it_orders_flags_nearly_as_the_simulator_does(name: str, agrees: float, loses: float) -> None:
     from scipy.stats import kendalltau  # a second, which collecting tests need not wait for
 
-    spec = load_search_space(name)
+    spec = SearchSpace.load(name)
     posed = resolve(spec)
     driver, start = SimulatorDriver(posed), Space(posed, spec).starting_flags
     predicted, simulated = [], []
@@ -44,7 +44,7 @@ def test_it_orders_flags_nearly_as_the_simulator_does(name: str, agrees: float, 
 
 
 def test_the_fastest_setting_is_proposed_after_the_seeds_and_beats_them_in_the_simulator() -> None:
-    spec = load_search_space("kimi-k3-pp8-tp2")
+    spec = SearchSpace.load("kimi-k3-pp8-tp2")
     posed = resolve(spec)
     driver = SimulatorDriver(posed)
     *before, last = Space(posed, spec).first_proposals()
@@ -56,7 +56,7 @@ def test_the_fastest_setting_is_proposed_after_the_seeds_and_beats_them_in_the_s
 
 
 def test_settings_keep_to_the_knobs_and_prefer_the_start() -> None:
-    posed = resolve(load_search_space("tiny"))
+    posed = resolve(SearchSpace.load("tiny"))
     flags: dict[str, tuple[FlagValue, ...] | WholeRange | RealRange] = {
         "max_num_batched_tokens": (256, 1024),
         "max_num_seqs": WholeRange(low=16, high=64, step=16),
@@ -74,7 +74,7 @@ def test_settings_keep_to_the_knobs_and_prefer_the_start() -> None:
 
 
 def test_very_many_settings_are_sampled() -> None:
-    posed = resolve(load_search_space("tiny"))
+    posed = resolve(SearchSpace.load("tiny"))
     values = {f"max_num_seqs_{index}": WholeRange(low=1, high=100) for index in range(6)}
     start: dict[str, FlagValue] = dict.fromkeys(values, 1)
     assert fastest_first(posed, values, start) == []  # refused by the engine, and not after 5 ** 6 questions

@@ -15,7 +15,7 @@ from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.resolve import resolve
 from partitune.search.exact_front import Solved, solve
 from partitune.search.space import Space
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.search_space import SearchSpace
 
 MIXED = {
     "name": "mixed",
@@ -35,7 +35,7 @@ def names(solved: Solved) -> dict[str, tuple[int, ...]]:
 
 
 def test_kimi_k3_has_the_default_the_fastest_and_the_kv_richest() -> None:
-    solved = solve(load_search_space("kimi-k3-pp8-tp2"), {})
+    solved = solve(SearchSpace.load("kimi-k3-pp8-tp2"), {})
     found = names(solved)
     assert solved.rows[0].partition == found["default"] == (11, 11, 12, 12, 12, 12, 12, 11)
     # Facts of the study: the default's last stage holds four attention layers, 12 x 7, 9 holds three everywhere; a
@@ -53,7 +53,7 @@ def test_kimi_k3_has_the_default_the_fastest_and_the_kv_richest() -> None:
 
 @pytest.mark.parametrize("name", ["kimi-k3-pp8-tp2-h200", "llama-70b-pp4", "kimi-k3-pp8-tp2-sglang"])
 def test_rows_say_what_the_simulator_would(name: str) -> None:
-    spec = load_search_space(name)
+    spec = SearchSpace.load(name)
     driver = SimulatorDriver(resolve(spec))
     for row in solve(spec, {}).rows:
         assert not row.reasons
@@ -65,7 +65,7 @@ def test_the_prompt_column_is_the_time_to_first_token_of_one_prompt() -> None:
 
     Chunks are taken as equal; attention makes the last ones, which pass the whole pipeline, a few per cent longer.
     """
-    plain = load_search_space("llama-70b-pp4").resolved()
+    plain = SearchSpace.load("llama-70b-pp4").resolved()
     plain["workload"] = {"kind": "random", "requests": 1, "prompt_tokens": 4096, "output_tokens": 1, "concurrency": 1}
     spec = SearchSpace.from_mapping(plain, source="test")
     for tokens, apart in ((4096, 0.002), (512, 0.05)):
@@ -92,7 +92,7 @@ def test_an_order_of_unequal_gpus_is_the_best_of_all_that_can_be_launched() -> N
 
 
 def test_equal_gpus_have_no_orders() -> None:
-    assert solve(load_search_space("tiny"), {}).orders == ()
+    assert solve(SearchSpace.load("tiny"), {}).orders == ()
 
 
 def test_reserved_memory_makes_equal_gpus_unequal() -> None:
@@ -135,9 +135,9 @@ def test_where_nothing_fits_the_answer_is_no_and_says_what_is_missing(capsys: py
 @pytest.mark.parametrize("flags", [{"max_num_seqs": 0}, {"max_num_seqs": "lots"}, {"pipeline_parallel_size": 3}])
 def test_a_value_that_no_engine_takes_is_named(flags: dict[str, FlagValue]) -> None:
     with pytest.raises(SpecError, match=next(iter(flags))):
-        solve(load_search_space("tiny"), flags)
+        solve(SearchSpace.load("tiny"), flags)
 
 
 def test_a_layout_is_solved_on_its_own_stages() -> None:
-    solved = solve(load_search_space("qwen3-235b-8xh100-layouts"), {"layout": "tp4-pp2"})
+    solved = solve(SearchSpace.load("qwen3-235b-8xh100-layouts"), {"layout": "tp4-pp2"})
     assert all(len(row.partition) == 2 and sum(row.partition) == 94 for row in solved.rows)

@@ -17,7 +17,7 @@ from partitune.errors import InfeasibleSpace, SpecError
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.search.space import PLAN, Space, repaired
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.search_space import SearchSpace
 
 BASE: dict[str, Any] = {
     "kind": "search_space",
@@ -148,7 +148,7 @@ def test_a_cut_that_the_model_forbids_makes_the_default_infeasible_not_the_space
 
 
 def test_a_resolved_space_makes_the_same_proposals() -> None:
-    spec = load_search_space("kimi-k3-pp8-tp2")
+    spec = SearchSpace.load("kimi-k3-pp8-tp2")
     again = SearchSpace.from_mapping(json.loads(json.dumps(spec.resolved())), source="stored")
     assert list(Space(resolve(again), again).first_proposals()) == list(Space(resolve(spec), spec).first_proposals())
 
@@ -159,7 +159,7 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.
     text = json.dumps({**BASE, "workload": {"kind": "trace", "file": "../trace.jsonl"}})
     (tmp_path / "spaces" / "mine.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
-    problem = resolve(load_search_space("spaces/mine.yaml"))
+    problem = resolve(SearchSpace.load("spaces/mine.yaml"))
     assert [one.prompt_tokens for one in problem.load.requests] == [64, 64, 64]
     assert problem.load.concurrency is None
 

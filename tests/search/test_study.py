@@ -14,8 +14,8 @@ from partitune.search.study import StudyOrder
 from partitune.search.study import run as searching
 from partitune.spec.catalog import Kind, list_catalog
 from partitune.spec.overrides import with_settings
-from partitune.spec.runner import load_runner
-from partitune.spec.search_space import load_search_space
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
 from partitune.store import Store, StudyState
 
 SHIPPED = [entry.name for entry in list_catalog(Kind.SEARCH_SPACE, project=Path("/nonexistent"))]
@@ -29,9 +29,9 @@ def order(
     pool: str = "local",
     ray_address: str | None = None,
 ) -> StudyOrder:
-    spec = with_settings(load_search_space(space), {"budget.trials": trials})
+    spec = with_settings(SearchSpace.load(space), {"budget.trials": trials})
     database = str(folder / "results.db")
-    return StudyOrder(spec, load_runner("simulator"), database, space if study is None else study, pool, ray_address)
+    return StudyOrder(spec, Runner.load("simulator"), database, space if study is None else study, pool, ray_address)
 
 
 def run(ordered: StudyOrder, watcher: Watcher | None = None) -> Progress:

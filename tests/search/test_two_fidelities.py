@@ -17,8 +17,8 @@ from partitune.search.events import Unwatched
 from partitune.search.stored_study import summary_of
 from partitune.search.study import StudyOrder, run
 from partitune.spec.overrides import with_settings
-from partitune.spec.runner import Runner, load_runner
-from partitune.spec.search_space import load_search_space
+from partitune.spec.runner import Runner
+from partitune.spec.search_space import SearchSpace
 from partitune.store import Store
 
 #: Measures in noise that follows from candidate and seed, and writes down what it measures. TRUTH is one of a test.
@@ -51,7 +51,7 @@ def site(folder: Path, truth: str, noise: float = 0.01, constraints: str = "{}")
     text = SITE.replace("TRUTH", truth).replace("NOISE", str(noise)).replace("CONSTRAINTS", constraints)
     (folder / "cluster.py").write_text(text)
     (folder / "cluster.yaml").write_text("kind: runner\nname: cluster\ndriver: cluster.py:Cluster\nworkers: 1\n")
-    return load_runner(str(folder / "cluster.yaml"))
+    return Runner.load(str(folder / "cluster.yaml"))
 
 
 METRIC = "output_throughput_tok_s"
@@ -59,7 +59,7 @@ METRIC = "output_throughput_tok_s"
 
 def order(folder: Path, runner: Runner, **changes: object) -> StudyOrder:
     settings = {"budget.trials": 8, "budget.screen": 20, "budget.finalists": 3, "budget.pairs": 4}
-    spec = with_settings(load_search_space("tiny"), {**settings, **changes})  # type: ignore[dict-item]
+    spec = with_settings(SearchSpace.load("tiny"), {**settings, **changes})  # type: ignore[dict-item]
     return StudyOrder(spec, runner, str(folder / "results.db"), "tiny", "local")
 
 
@@ -273,7 +273,7 @@ def test_limits_that_nothing_keeps_are_answered_with_the_nearest_miss(
 
 
 def test_a_simulated_study_has_no_screen_and_no_final(tmp_path: Path) -> None:
-    Heard().run(order(tmp_path, load_runner("simulator"), **{"budget.trials": 16}))
+    Heard().run(order(tmp_path, Runner.load("simulator"), **{"budget.trials": 16}))
     data = told(tmp_path)
     assert (data["final"], data["fidelity"], data["nearest_miss"]) == (None, None, None)
     assert "simulated, nothing was measured" in data["verdict"]

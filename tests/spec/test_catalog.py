@@ -110,7 +110,7 @@ def test_no_more_is_read_than_can_be_allowed(project: Path) -> None:
     assert len(find(Kind.SEARCH_SPACE, str(path)).content) == MAX_YAML_BYTES + 1
 
 
-LOAD = "from partitune.spec.search_space import load_search_space as f; print(f('tiny').error('model', text=''))"
+LOAD = "from partitune.spec.search_space import SearchSpace; print(SearchSpace.load('tiny').error('model', text=''))"
 
 
 def load_in(folder: Path, place: Path) -> str:

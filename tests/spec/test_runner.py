@@ -10,8 +10,7 @@ import yaml
 
 from partitune.errors import SpecError
 from partitune.spec.catalog import Kind, YamlText, shipped
-from partitune.spec.runner import Runner, fields_of_text, filled, load_runner
-from partitune.spec.schema import json_schema
+from partitune.spec.runner import Runner, fields_of_text, filled
 
 GOOD = "kind: runner\nname: here\ndriver: simulator\nworkers: 4\ntimeout_s: 30\n"
 
@@ -22,7 +21,7 @@ def read(text: str) -> Runner:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in Path(str(shipped(Kind.RUNNER))).glob("*.yaml")))
 def test_every_shipped_runner_loads_and_survives_storage(name: str) -> None:
-    runner = load_runner(name)
+    runner = Runner.load(name)
     assert runner.name == name
     assert Runner.from_mapping(runner.resolved()).resolved() == runner.resolved()
 
@@ -123,6 +122,6 @@ def test_words_are_filled_in_and_stay_words() -> None:
 
 
 def test_the_schema_knows_the_keys() -> None:
-    schema = json_schema(Kind.RUNNER)
+    schema = Runner.json_schema()
     assert set(schema["properties"]) == set(Runner.model_fields)
     assert schema["additionalProperties"] is False

@@ -20,8 +20,7 @@ from partitune.errors import SpecError
 from partitune.spec.catalog import Kind, YamlText, list_catalog, shipped
 from partitune.spec.domains import WholeRange
 from partitune.spec.objectives import METRICS
-from partitune.spec.schema import json_schema
-from partitune.spec.search_space import SearchSpace, load_search_space
+from partitune.spec.search_space import SearchSpace
 from partitune.spec.workload import MixWorkload
 from tests.strategies import json_values
 
@@ -89,7 +88,7 @@ def test_the_issue_names_the_shipped_spaces() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_shipped_space_loads_and_survives_storage(name: str) -> None:
-    space = load_search_space(name)
+    space = SearchSpace.load(name)
     assert space.name == name
     assert space.description
     stored = json.loads(json.dumps(space.resolved(), allow_nan=False))
@@ -100,7 +99,7 @@ def test_every_shipped_space_loads_and_survives_storage(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_shipped_space_fits_its_json_schema(name: str) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    checker = jsonschema.Draft202012Validator(json_schema(Kind.SEARCH_SPACE))
+    checker = jsonschema.Draft202012Validator(SearchSpace.json_schema())
     written = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())
     assert [error.message for error in checker.iter_errors(written)] == []
     assert list(checker.iter_errors({**written, "knbos": {}}))
@@ -109,7 +108,7 @@ def test_every_shipped_space_fits_its_json_schema(name: str) -> None:
 
 def test_kimi_k3_is_the_profile_study() -> None:
     for name in ("kimi-k3-pp8-tp2", "kimi-k3-pp8-tp2-h200"):
-        space = load_search_space(name)
+        space = SearchSpace.load(name)
         assert (space.cluster.nodes, space.cluster.gpus_per_node) == (2, 8)
         assert (space.parallel.tp, space.parallel.pp) == (2, 8)
         load = space.resolved()["workload"]

@@ -24,7 +24,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from partitune.errors import SpecError, did_you_mean
-from partitune.spec.catalog import Kind, YamlText
+from partitune.spec.catalog import Kind, YamlText, find
 from partitune.spec.yaml.document import Document, Plain, from_memory, read_yaml
 from partitune.spec.yaml.faults import Fault, KeyPath, complaint, describe
 
@@ -190,6 +190,13 @@ Name = Annotated[
 ]
 
 
+def _any(schema: Any) -> Any:
+    """A range of whole numbers is one of real numbers as well, which `oneOf` would refuse."""
+    if isinstance(schema, dict):
+        return {"anyOf" if key == "oneOf" else key: _any(part) for key, part in schema.items()}
+    return [_any(part) for part in schema] if isinstance(schema, list) else schema
+
+
 class SpecFile(StrictModel):
     """One file a person wrote."""
 
@@ -202,6 +209,15 @@ class SpecFile(StrictModel):
     _source: str = PrivateAttr(default="")
     _lines: Mapping[KeyPath, int] = PrivateAttr(default_factory=dict)
     _folder: Path | None = PrivateAttr(default=None)
+
+    @classmethod
+    def load(cls, name: str) -> Self:
+        """Find and read a file by name or path.
+
+        Raises:
+            SpecError: not found, or every fault of the file.
+        """
+        return cls.from_yaml(find(cls.file_kind, name))
 
     @classmethod
     def from_yaml(cls, text: YamlText) -> Self:
@@ -247,6 +263,18 @@ class SpecFile(StrictModel):
             raise complaint(document.source, document.lines, faults)
         spec._source, spec._lines, spec._folder = document.source, document.lines, folder
         return spec
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON Schema (draft 2020-12) of such a file, for editors that complete and check it while it is typed.
+
+        It is made from the model that reads the file, so it cannot promise what that refuses by name or type; rules
+        between keys (a range's ends, sizes that fit together) are only checked on reading.
+        """
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **{key: _any(part) for key, part in cls.model_json_schema().items()},
+        }
 
     @classmethod
     def _kind_fault(cls, document: Document) -> Fault:
