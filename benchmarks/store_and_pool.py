@@ -24,7 +24,7 @@ from partitune.candidate import Candidate, FlagValue, Measurement, Result, Stage
 from partitune.execution.driver import Driver
 from partitune.execution.pools.ray import RayPool
 from partitune.planning.resolve import resolve
-from partitune.search.budget import Budget, Progress
+from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Unwatched
 from partitune.search.loop import search
 from partitune.search.space import Space
@@ -113,11 +113,11 @@ def through_ray(database: Path) -> None:
         store.create_study(StudyTerms(SPACE, spec.resolved(), "vllm", "0.33.0", "simulator", 0))
         recorder = Recorder(store)
         forget = Recorder(_Nowhere()).record  # type: ignore[arg-type]
-        search(Points(Space(resolve(spec), spec)), pool, forget, Budget(500), Progress(), Unwatched())
-        bare_s = timed(lambda: search(points, pool, forget, Budget(2000), Progress(), Unwatched()))
+        search(Points(Space(resolve(spec), spec)), pool, forget, StoppingRule(500), Progress(), Unwatched())
+        bare_s = timed(lambda: search(points, pool, forget, StoppingRule(2000), Progress(), Unwatched()))
         print(f"through Ray ({pool.free_slots} workers):        {2000 / bare_s:6.0f} trials/s")
         points = Points(Space(resolve(spec), spec))
-        stored_s = timed(lambda: search(points, pool, recorder.record, Budget(TRIALS), Progress(), Unwatched()))
+        stored_s = timed(lambda: search(points, pool, recorder.record, StoppingRule(TRIALS), Progress(), Unwatched()))
         print(f"through Ray into the database:  {TRIALS / stored_s:6.0f} trials/s")
     print(f"memory after {TRIALS // 10} and {TRIALS} trials: {' and '.join(map(str, recorder.memory_mib))} MiB")
 

@@ -179,8 +179,8 @@ def _layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:
     if layout.exchange in _EXCHANGES:
         cut = "cut over the tensor ranks before" if layout.sequence_parallel_moe else "not cut over the tensor ranks"
         yield f"experts: {_EXCHANGES[layout.exchange]}, {cut}; busiest GPU {layout.expert_imbalance:g} x the mean"
-    if idle := problem.placement.idle_gpus:
-        yield f"{layout.name} leaves {idle} of {layout.gpus + idle} GPUs idle"
+    if note := problem.cluster.idle_note(layout):
+        yield note
     settings = problem.engine.memory_settings(resolved.deployment)
     if note := problem.engine.launch.speculation_note(resolved.deployment.flags):
         counted = "none of it"

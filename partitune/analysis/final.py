@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from partitune.analysis.comparison import INDIFFERENCE_ZONE, gain
+from partitune.analysis.comparison import INDIFFERENCE_ZONE
 from partitune.analysis.significance import survivors
 from partitune.candidate import Objective, Outcome, Result
 
@@ -52,15 +52,12 @@ class FinalRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DecisionRules:
     """How a study decides: who takes part in the final, and what counts as a difference."""
 
     finalists: int = 0  # 0: there is no final
     pairs: int = 5
     zone: float = INDIFFERENCE_ZONE
-
-
-NO_FINAL = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +129,6 @@ class Final:
         taken = {run.repeat for run in verdicts if run.trial not in (default, winner)} - own
         numbers = itertools.islice((number for number in itertools.count(1) if number not in taken), self.pairs)
         return [(FinalRun("verdict", number, default), FinalRun("verdict", number, winner)) for number in numbers]
-
-
-def line_up(trials: Mapping[int, Result], objective: Objective, default: int | None, rules: Rules) -> Final | None:
-    """The final of a study: of the trials that may be better than the default, the best.
-
-    One that measured worse than the default by more than the zone would have to be launched again ten times to be found
-    no better. Simulated trials take no part: they are what they are.
-
-    Returns:
-        None: there is nothing to find out.
-    """
-    base = None if default is None else measured_value(trials[default], objective)
-    values = {number: measured_value(result, objective) for number, result in trials.items() if number != default}
-    sound = {
-        number: value
-        for number, value in values.items()
-        if value is not None and (base is None or gain(objective, base, value) >= -rules.zone)
-    }
-    best = sorted(sound, key=lambda number: (objective.cost(sound[number]), number))[: rules.finalists]
-    finalists = {number: sound[number] for number in best}
-    return Final(objective, None if base is None else default, finalists, rules.pairs) if finalists else None
 
 
 def measured_value(result: Result, objective: Objective) -> float | None:

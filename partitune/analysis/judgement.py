@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from partitune.analysis.comparison import NO_DIFFERENCE, WORSE, Change, Comparison
+from partitune.analysis.comparison import NO_DIFFERENCE, WORSE, Change, Comparison, gain
 from partitune.analysis.figures import percent
-from partitune.analysis.final import Done, Final, FinalRun, measured_value
+from partitune.analysis.final import DecisionRules, Done, Final, FinalRun, measured_value
 from partitune.analysis.significance import MOST_PAIRS, PairedGain, paired_gain, pairs_needed
+from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
 
 
@@ -55,10 +56,10 @@ class Judgement:
 
     def more_pairs(self, metric: str, zone: float) -> int | None:
         """Pairs beyond those run that would find the gain that was seen; None where there is none to find."""
-        gain = self.gains[metric]
-        if gain.gain <= zone or gain.verdict(zone) != NO_DIFFERENCE:
+        paired = self.gains[metric]
+        if paired.gain <= zone or paired.verdict(zone) != NO_DIFFERENCE:
             return None
-        return max(pairs_needed(gain.noise / math.sqrt(2), gain.gain) - gain.pairs, 1)
+        return max(pairs_needed(paired.noise / math.sqrt(2), paired.gain) - paired.pairs, 1)
 
     def lines(self, zone: float) -> list[str]:
         """What a person should know beside the tables."""
@@ -66,11 +67,11 @@ class Judgement:
             text = f"the final is not finished ({self.runs} of {self.most_runs} runs)"
             return [f"{text}: the verdict rests on single runs until it is; the same search command goes on with it"]
         lines = []
-        for metric, gain in self.gains.items():
+        for metric, paired in self.gains.items():
             if (more := self.more_pairs(metric, zone)) is not None:
-                many = f"more than {MOST_PAIRS}" if more + gain.pairs >= MOST_PAIRS else f"{more + gain.pairs}"
+                many = f"more than {MOST_PAIRS}" if more + paired.pairs >= MOST_PAIRS else f"{more + paired.pairs}"
                 lines.append(
-                    f"{metric}: {percent(gain.gain)} better was seen and may be noise; to find that much takes about "
+                    f"{metric}: {percent(paired.gain)} better was seen and may be noise; to find that much takes about "
                     f"{many} pairs, {more} more (budget.pairs)"
                 )
         return lines
@@ -84,14 +85,37 @@ class Judgement:
             "pairs": self.pairs,
             "gains": {
                 metric: {
-                    **{name: getattr(gain, name) for name in ("gain", "low", "high", "pairs")},
+                    **{name: getattr(paired, name) for name in ("gain", "low", "high", "pairs")},
                     "means": self.means(metric),
-                    "verdict": gain.verdict(zone),
+                    "verdict": paired.verdict(zone),
                     "more_pairs": self.more_pairs(metric, zone),
                 }
-                for metric, gain in self.gains.items()
+                for metric, paired in self.gains.items()
             },
         }
+
+
+def line_up(trials: Sequence[Trial], objective: Objective, rules: DecisionRules) -> Final | None:
+    """The final of a study: of the trials that may be better than the default, the best.
+
+    One that measured worse than the default by more than the zone would have to be launched again ten times to be found
+    no better. Simulated trials take no part: they are what they are.
+
+    Returns:
+        None: there is nothing to find out.
+    """
+    default = next((trial for trial in trials if trial.is_default), None)
+    base = None if default is None else measured_value(default.result, objective)
+    values = {trial.number: measured_value(trial.result, objective) for trial in trials if trial is not default}
+    sound = {
+        number: value
+        for number, value in values.items()
+        if value is not None and (base is None or gain(objective, base, value) >= -rules.zone)
+    }
+    best = sorted(sound, key=lambda number: (objective.cost(sound[number]), number))[: rules.finalists]
+    finalists = {number: sound[number] for number in best}
+    compared = None if default is None or base is None else default.number
+    return Final(objective, compared, finalists, rules.pairs) if finalists else None
 
 
 def judge(final: Final, results: Mapping[FinalRun, Result], objectives: Sequence[Objective], zone: float) -> Judgement:
@@ -105,9 +129,9 @@ def judge(final: Final, results: Mapping[FinalRun, Result], objectives: Sequence
         values = [tuple(results[run].metric(objective.metric) for run in pair) for pair in pairs]
         sound = [(before, after) for before, after in values if before is not None and after is not None]
         default, other = [before for before, _ in sound], [after for _, after in sound]
-        if (gain := paired_gain(objective, default, other)) is not None:
-            gains[objective.metric] = gain
-            changes.append(Change(objective, fmean(default), fmean(other), gain.gain, gain.verdict(zone)))
+        if (paired := paired_gain(objective, default, other)) is not None:
+            gains[objective.metric] = paired
+            changes.append(Change(objective, fmean(default), fmean(other), paired.gain, paired.verdict(zone)))
     if last is None or final.default is None:
         comparison = None
     elif changes:

@@ -15,8 +15,8 @@ from typing import Any
 
 from partitune.analysis.comparison import NO_DIFFERENCE, Comparison, choose, compare, layouts_tried, nearest_miss
 from partitune.analysis.fidelity import Fidelity, fidelity
-from partitune.analysis.final import NO_FINAL, Final, FinalRun, Rules, line_up, measured_value
-from partitune.analysis.judgement import Judgement, judge
+from partitune.analysis.final import DecisionRules, FinalRun, measured_value
+from partitune.analysis.judgement import Judgement, judge, line_up
 from partitune.analysis.limits import Distance, PartDistances
 from partitune.analysis.pareto import front, hypervolume, knee
 from partitune.analysis.trial import Trial
@@ -172,12 +172,12 @@ def summarise(
     database: str,
     trials: Sequence[Trial],
     objectives: Sequence[Objective],
-    rules: Rules = NO_FINAL,
+    rules: DecisionRules,
     *,
-    runs: Mapping[FinalRun, Result] | None = None,
-    screened: Sequence[Result] = (),
-    set_aside: Sequence[int] = (),
-    with_stages: Callable[[Trial], Trial] = lambda trial: trial,
+    runs: Mapping[FinalRun, Result],
+    screened: Sequence[Result],
+    set_aside: tuple[int, ...],
+    with_stages: Callable[[Trial], Trial],
 ) -> Summary:
     """Draw the conclusions of a study; where a final was run, it alone decides.
 
@@ -198,8 +198,8 @@ def summarise(
     choice = choose(results, objectives, default, rules.zone)
     chosen = None if choice is None else choice.index
     why = "no trial can be deployed: every one failed or missed a limit" if choice is None else choice.why
-    lined_up = final_of(trials, objectives[0], rules)
-    final = None if lined_up is None else judge(lined_up, runs or {}, objectives, rules.zone)
+    lined_up = line_up(trials, objectives[0], rules)
+    final = None if lined_up is None else judge(lined_up, runs, objectives, rules.zone)
     if final is not None and final.over:
         chosen = next((index for index, trial in enumerate(trials) if trial.number == final.chosen), None)
         why = final.why
@@ -222,17 +222,11 @@ def summarise(
         why=why,
         comparison=comparison,
         pareto=tuple(trials[index] for index in on_front),
-        set_aside=tuple(set_aside),
+        set_aside=set_aside,
         zone=rules.zone,
         final=final,
         fidelity=_fidelity(screened, results, objectives[0]),
     )
-
-
-def final_of(trials: Sequence[Trial], objective: Objective, rules: Rules) -> Final | None:
-    """The final of a study with these trials; None where there is nothing to find out."""
-    default = next((trial.number for trial in trials if trial.is_default), None)
-    return line_up({trial.number: trial.result for trial in trials}, objective, default, rules)
 
 
 def _fidelity(screened: Sequence[Result], results: Sequence[Result], objective: Objective) -> Fidelity | None:

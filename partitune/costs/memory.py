@@ -197,7 +197,7 @@ class MemoryModel:
 
         -inf where stop <= first, and where the stage does not fit: then no partition may use it.
         """
-        layers, stages = len(self.architecture.layers), self.placement.stages
+        layers, stages = len(self.architecture.layers), self.placement.layout.pp
         boundaries = np.arange(layers + 1)
         held_layers = boundaries - boundaries[:, np.newaxis]  # stop - first
         weights = self._weights - self._weights[:, np.newaxis]
@@ -233,7 +233,7 @@ class MemoryModel:
     def _wanted(self, stage: int) -> int:
         share = self.settings.gpu_memory_utilization
         if self.settings.static_share:
-            least = min(map(self._free, range(self.placement.stages))) - self._runtime()
+            least = min(map(self._free, range(self.placement.layout.pp))) - self._runtime()
             return self._free(stage) - math.ceil(least * (1 - share))
         return math.ceil(self.placement.gpus[stage].memory_bytes * share)
 
@@ -249,7 +249,7 @@ class MemoryModel:
 
     def _edge_weights(self, stage: int) -> float:
         edges, tp, setting = self.architecture.edges, self.placement.layout.tp, self.settings
-        first, last = stage == 0, stage == self.placement.stages - 1
+        first, last = stage == 0, stage == self.placement.layout.pp - 1
         embedding = first or setting.copies.embedding or (last and setting.drafter_embedding)
         total = edges.embedding_bytes / tp if embedding else 0.0
         if last or setting.copies.head:
@@ -268,7 +268,7 @@ class MemoryModel:
         return _VISION_VECTORS * float(self._token_bytes) if seen else 0.0
 
     def _logits(self, stage: int) -> float:
-        if stage != self.placement.stages - 1:
+        if stage != self.placement.layout.pp - 1:
             return 0.0
         return float(self.settings.max_num_seqs * self.architecture.edges.vocab_size * _BYTES_PER_LOGIT)
 

@@ -229,7 +229,7 @@ class RooflineCosts:
     def _edge(self, stage: int, batch: Batch) -> Seconds:
         costs = self._gpus[self._gpu_of_stage[stage]]
         first = costs.embedding(batch) if stage == 0 else _NOTHING
-        return first.plus(costs.end(batch) if stage == self.placement.stages - 1 else _NOTHING)
+        return first.plus(costs.end(batch) if stage == self.placement.layout.pp - 1 else _NOTHING)
 
     def stage_costs(self, partition: Sequence[int]) -> BoundStages:
         """Bind a partition (layers per stage, in order).
@@ -237,10 +237,10 @@ class RooflineCosts:
         Raises:
             SpecError: wrong number of stages or layers.
         """
-        if len(partition) != self.placement.stages or sum(partition) != len(self.architecture.layers):
+        if len(partition) != self.placement.layout.pp or sum(partition) != len(self.architecture.layers):
             raise SpecError(
                 f"partition: {','.join(map(str, partition))} has {len(partition)} stages and {sum(partition)} layers; "
-                f"expected {self.placement.stages} and {len(self.architecture.layers)}"
+                f"expected {self.placement.layout.pp} and {len(self.architecture.layers)}"
             )
         starts = [sum(partition[:stage]) for stage in range(len(partition) + 1)]
         counts = [self._counts(stage, *span) for stage, span in enumerate(pairwise(starts))]

@@ -32,11 +32,7 @@ class Generation(Enum):
         "blackwell", "nvlink-b200", "infiniband-800g", ("b200_sxm", "b300_sxm"), data_centre_blackwell=True
     )
     BLACKWELL_RACK = Facts(
-        "blackwell-rack",
-        "nvlink-b200",
-        "nvlink-rack",
-        ("gb200", "b300_sxm", "b200_sxm"),
-        data_centre_blackwell=True,
+        "blackwell-rack", "nvlink-b200", "nvlink-rack", ("gb200", "b300_sxm", "b200_sxm"), data_centre_blackwell=True
     )
     BLACKWELL_PCIE = Facts("blackwell-pcie", "pcie5", "ethernet-100g", ("l40s", "b200_sxm"))
     CDNA3 = Facts("cdna3", "infinity-fabric", "infiniband-400g", ("h200_sxm", "h100_sxm"))

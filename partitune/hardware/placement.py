@@ -38,12 +38,6 @@ class Placement:
     layout: Layout
     seats: tuple[tuple[Seat, ...], ...]  # per replica, per stage
     expert_link: Link | None = None  # joins the nodes that the experts of one layer are spread over; None: one node
-    idle_gpus: int = 0  # of the cluster, left unused
-
-    @property
-    def stages(self) -> int:
-        """How many pipeline stages each replica has."""
-        return len(self.gpus)
 
     @property
     def node_count(self) -> int:
@@ -71,6 +65,11 @@ class Machines:
     def total(self) -> int:
         """GPUs of all nodes."""
         return self.nodes * self.gpus_per_node
+
+    def idle_note(self, layout: Layout) -> str:
+        """What a person should know of a layout that leaves GPUs unused; empty where it uses all."""
+        idle = self.total - layout.gpus
+        return f"{layout.name} leaves {idle} of {self.total} GPUs idle" if idle else ""
 
 
 _GIB = 1 << 30
@@ -118,7 +117,6 @@ def place(machines: Machines, layout: Layout, order: RankOrder = RankOrder.REPLI
         layout=layout,
         seats=seats,
         expert_link=joining(per_stage, True) if apart else None,
-        idle_gpus=total - layout.gpus,
     )
 
 

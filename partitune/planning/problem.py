@@ -112,7 +112,7 @@ class Problem:
     @property
     def stages(self) -> int:
         """How many stages the pipeline has."""
-        return self.placement.stages
+        return self.layout.pp
 
     @property
     def layers(self) -> int:

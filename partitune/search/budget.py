@@ -14,7 +14,7 @@ from partitune.candidate import Outcome, Result
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class StoppingRule:
     """When nothing more is started; what runs then is waited for."""
 
     trials: int | None  # with those already stored; None: any number

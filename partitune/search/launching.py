@@ -20,7 +20,7 @@ from partitune.execution.processes.node import Node
 from partitune.execution.ray.cluster import reach
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.planning.problem import Problem
-from partitune.search.budget import Budget, Progress
+from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Watcher
 from partitune.search.loop import search
 from partitune.spec.runner import Runner
@@ -78,7 +78,7 @@ def launch(driver: Driver, runner: Runner, candidate: Candidate, ray_address: st
     with choose_pool(driver, runner, "ray", ray_address) as pool:
         for line in pool.prepare():
             watcher.said(line)
-        search(once, pool, lambda *_: 0, Budget(1), Progress(), watcher)  # nothing is stored
+        search(once, pool, lambda *_: 0, StoppingRule(1), Progress(), watcher)  # nothing is stored
         return once.results[0]
 
 

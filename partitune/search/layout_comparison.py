@@ -129,8 +129,8 @@ def _advice(problem: Problem, running: Sequence[SimulatedLayout]) -> Iterator[st
     outstanding = min((load.concurrency for load in loads if load.concurrency is not None), default=best.layout.pp)
     if outstanding < best.layout.pp:
         yield f"{outstanding} requests at once are fewer than {best.layout.pp} stages: some always wait"
-    if best.idle_gpus:
-        yield f"{best.layout.name} leaves {best.idle_gpus} of {best.layout.gpus + best.idle_gpus} GPUs idle"
+    if note := problem.cluster.idle_note(best.layout):
+        yield note
 
 
 def _versus(piped: SimulatedLayout, flat: SimulatedLayout) -> str:

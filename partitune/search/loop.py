@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from partitune.candidate import Outcome, Result, Submission
 from partitune.execution.pools.pool import Pool
-from partitune.search.budget import Budget, Progress
+from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Watcher
 from partitune.search.proposers.proposer import Proposer
 
@@ -22,14 +22,16 @@ TICK_S = 1.0
 Record = Callable[[Submission, Result], int]
 
 
-def search(proposer: Proposer, pool: Pool, record: Record, budget: Budget, progress: Progress, watcher: Watcher) -> str:
+def search(
+    proposer: Proposer, pool: Pool, record: Record, until: StoppingRule, progress: Progress, watcher: Watcher
+) -> str:
     """Run until the budget is spent or nothing is left to ask for.
 
     Args:
         proposer: says what to run, and has been told what ran before.
         pool: where it runs, entered.
         record: commits each run before anything follows from it.
-        budget: when to start nothing more; what runs then is waited for.
+        until: when to start nothing more; what runs then is waited for.
         progress: where it stands; goes on as runs end.
         watcher: hears of every step.
 
@@ -45,7 +47,7 @@ def search(proposer: Proposer, pool: Pool, record: Record, budget: Budget, progr
     stopped = ""
     while True:
         while not stopped and (pool.free_slots or not in_flight):
-            stopped = budget.spent(progress, pool.free_slots + pool.running)
+            stopped = until.spent(progress, pool.free_slots + pool.running)
             if not stopped and (asked := asked or proposer.ask()) is None and not in_flight:
                 stopped = "nothing new left to try in this space"
             if stopped or asked is None or not pool.free_slots:

@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from partitune.analysis.figures import figure
-from partitune.analysis.final import Rules, most_runs
-from partitune.analysis.summary import final_of
+from partitune.analysis.final import DecisionRules, most_runs
+from partitune.analysis.judgement import line_up
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Objective, Result, Submission
 from partitune.errors import SpecError, StoreError
@@ -34,7 +34,7 @@ from partitune.execution.ray.cluster import reach
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
-from partitune.search.budget import Budget, Progress
+from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Unwatched, Watcher
 from partitune.search.loop import search
 from partitune.search.proposers.final import FinalProposer
@@ -80,9 +80,9 @@ def objectives_of(spec: SearchSpace) -> tuple[Objective, ...]:
     return tuple(Objective(objective.metric, objective.better) for objective in spec.objectives)
 
 
-def rules_of(spec: SearchSpace) -> Rules:
+def rules_of(spec: SearchSpace) -> DecisionRules:
     """How the study ends in a claim."""
-    return Rules(spec.budget.finalists, spec.budget.pairs, spec.indifference_zone)
+    return DecisionRules(spec.budget.finalists, spec.budget.pairs, spec.indifference_zone)
 
 
 def stored_search(database: str, study: str) -> tuple[SearchSpace, str]:
@@ -162,7 +162,7 @@ class _Study:
         if aside := self.store.set_aside(self.name):
             self.watcher.said(f"{len(aside)} trials measured under another spec are kept and set aside")
 
-    def budget(self, problem: Problem) -> Budget:
+    def budget(self, problem: Problem) -> StoppingRule:
         """When the search ends; says what a person may not expect of it."""
         spec, launches = self.order.spec, self.order.launches
         given, rules = spec.budget, rules_of(spec)
@@ -175,9 +175,9 @@ class _Study:
         note = problem.engine.launch.speculation_note({**spec.engine.flags, **spec.knobs.flags})
         if note and (given.screen or not launches):
             self.watcher.said(note)
-        return Budget(given.trials, given.hours, given.gpu_hours, left)
+        return StoppingRule(given.trials, given.hours, given.gpu_hours, left)
 
-    def search(self, space: Space, pool: Pool, budget: Budget) -> Progress:
+    def search(self, space: Space, pool: Pool, budget: StoppingRule) -> Progress:
         """Go on with the trials, until the budget is spent or nothing is left to try."""
         proposer = self._proposer(space)
         trials = self.store.trials(self.name, stages=False)
@@ -236,7 +236,7 @@ class _Study:
             return len(screened)
 
         with LocalPool(simulator) as pool:
-            search(sampler, pool, record, Budget(wanted), Progress(finished=len(screened)), Unwatched())
+            search(sampler, pool, record, StoppingRule(wanted), Progress(finished=len(screened)), Unwatched())
         return screened
 
     def _keep(self, submission: Submission, result: Result) -> Screened:
@@ -245,10 +245,10 @@ class _Study:
         self.store.record(screened)
         return screened
 
-    def play_final(self, pool: Pool, budget: Budget, progress: Progress) -> None:
+    def play_final(self, pool: Pool, budget: StoppingRule, progress: Progress) -> None:
         """Run the best trials and the default again, as far as hours and GPU-hours go."""
         trials = self.store.trials(self.name, stages=False)
-        final = final_of(trials, self.objectives[0], rules_of(self.order.spec))
+        final = line_up(trials, self.objectives[0], rules_of(self.order.spec))
         if final is None:
             return
         candidates = {trial.number: trial.result.candidate for trial in trials}
@@ -260,7 +260,7 @@ class _Study:
             last = "it" if len(final.finalists) == 1 else "the last of them"
             beside = "" if final.default is None else f", {last} in turns with the default"
             self.watcher.said(f"final: {names} again on fresh servers{beside}")
-        record, whole = partial(self._record_run, proposer), Budget(None, budget.hours, budget.gpu_hours)
+        record, whole = partial(self._record_run, proposer), StoppingRule(None, budget.hours, budget.gpu_hours)
         ended = search(proposer, pool, record, whole, progress, self.watcher)
         if proposer.due:
             progress.stopped = f"{ended}; the final is not finished"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from partitune.analysis.final import NO_FINAL, Rules
+from partitune.analysis.final import DecisionRules
 from partitune.analysis.pareto import front
 from partitune.analysis.summary import Summary, summarise
 from partitune.analysis.trial import Trial
@@ -100,7 +100,7 @@ def look(store: Store, study: str, objectives: Sequence[Objective], budget_trial
     )
 
 
-def stored_summary(store: Store, study: str, objectives: Sequence[Objective], rules: Rules = NO_FINAL) -> Summary:
+def stored_summary(store: Store, study: str, objectives: Sequence[Objective], rules: DecisionRules) -> Summary:
     """What `study` found. Stages are read only of the trials that the summary names. Raises StoreError."""
     return summarise(
         study,

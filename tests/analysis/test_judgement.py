@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from math import exp, expm1
 
 import pytest
 
 from partitune.analysis.comparison import NO_DIFFERENCE, WORSE, nearest_miss
-from partitune.analysis.final import Final, FinalRun, Rules, line_up
-from partitune.analysis.judgement import Judgement, judge
+from partitune.analysis.final import DecisionRules, Final, FinalRun
+from partitune.analysis.judgement import Judgement, judge, line_up
+from partitune.analysis.trial import Trial
 from partitune.candidate import Candidate, Measurement, Objective, Outcome, Result
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
@@ -125,6 +127,11 @@ def test_a_final_without_a_default_has_a_winner_and_without_survivors_none() -> 
 
 
 def test_who_takes_part() -> None:
+    def final(results: Mapping[int, Result], rules: DecisionRules) -> Final | None:
+        now = datetime.now(UTC)
+        trials = [Trial("s", n, "sampler:x" if n else "default:default", now, result) for n, result in results.items()]
+        return line_up(trials, THROUGHPUT, rules)
+
     trials = {
         0: measured(100.0),
         1: measured(99.5),  # within the zone of the default
@@ -135,14 +142,14 @@ def test_who_takes_part() -> None:
         6: measured(104.0),
         7: Result(Candidate((4,)), Outcome.FAILED, "it broke"),
     }
-    rules = Rules(finalists=4, pairs=2)
-    found = line_up(trials, THROUGHPUT, 0, rules)
+    rules = DecisionRules(finalists=4, pairs=2)
+    found = final(trials, rules)
     assert found is not None
     assert (found.default, list(found.finalists)) == (0, [3, 6, 1])
-    assert line_up(trials, THROUGHPUT, 0, Rules(finalists=1)) == Final(THROUGHPUT, 0, {3: 104.0}, 5)
-    assert line_up(trials, THROUGHPUT, 0, Rules(finalists=0)) is None
-    assert line_up({0: trials[0], 2: trials[2]}, THROUGHPUT, 0, rules) is None
-    without = line_up({**trials, 0: trials[7]}, THROUGHPUT, 0, rules)
+    assert final(trials, DecisionRules(finalists=1)) == Final(THROUGHPUT, 0, {3: 104.0}, 5)
+    assert final(trials, DecisionRules(finalists=0)) is None
+    assert final({0: trials[0], 2: trials[2]}, rules) is None
+    without = final({**trials, 0: trials[7]}, rules)
     assert without is not None
     assert (without.default, list(without.finalists)) == (None, [3, 6, 1, 2])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from partitune.analysis.final import DecisionRules
 from partitune.analysis.summary import Summary, remarks, trial_to_export
 from partitune.candidate import Candidate, Objective, Outcome, Result
 from partitune.errors import SpecError
@@ -24,7 +25,7 @@ def summary(folder: Path, *found: tuple[str, Result]) -> Summary:
         store.create_study(StudyTerms("s", {}, "vllm", "0.33.0", "simulator", 0))
         for number, (origin, result) in enumerate(found):
             record(store, "s", number, result, origin)
-        return stored_summary(store, "s", OBJECTIVES)
+        return stored_summary(store, "s", OBJECTIVES, DecisionRules())
 
 
 def ok(layers: int, throughput: float) -> Result:

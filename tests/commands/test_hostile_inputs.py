@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitune.analysis.final import FinalRun
+from partitune.analysis.final import DecisionRules, FinalRun
 from partitune.candidate import Objective
 from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.scheduler.recording import Recording
@@ -207,7 +207,7 @@ def test_cells_of_a_database(folder: Path, database: Path, place: tuple[str, str
         for study in store.studies():
             store.trials(study.name)
             store.set_aside(study.name), store.next_number(study.name), store.repeats(study.name)
-            summary = stored_summary(store, study.name, OBJECTIVES)
+            summary = stored_summary(store, study.name, OBJECTIVES, DecisionRules())
             summary.to_csv(), summary.pareto_json(), summary.to_json(), summary.volume()
             look(store, study.name, OBJECTIVES, 10).to_text()
 
@@ -222,4 +222,4 @@ def test_bytes_of_a_database(folder: Path, database: Path, at: int, garbage: byt
     broken.write_bytes(content if at % 3 else content[:at])
     with suppress(PartituneError), Store.open(broken, read_only=True) as store:
         for study in store.studies():
-            stored_summary(store, study.name, OBJECTIVES)
+            stored_summary(store, study.name, OBJECTIVES, DecisionRules())

@@ -11,17 +11,19 @@ from partitune.hardware.placement import Machines, place
 
 def test_pp8_tp2_on_two_nodes_puts_four_stages_on_each() -> None:
     # vLLM mp: "node0 = pp0-3 (ranks 0-7), node1 = pp4-7"
-    placement = place(Machines(2, 8, [gpu("H200")]), Layout(tp=2, pp=8))
+    machines, layout = Machines(2, 8, [gpu("H200")]), Layout(tp=2, pp=8)
+    placement = place(machines, layout)
     assert placement.nodes == (0, 0, 0, 0, 1, 1, 1, 1)
     assert [found.name for found in placement.links] == ["nvlink-h100"] * 3 + ["infiniband-400g"] + ["nvlink-h100"] * 3
-    assert placement.idle_gpus == 0
+    assert machines.idle_note(layout) == ""
 
 
 def test_nodes_carry_the_same_number_of_ranks() -> None:
     # 12 ranks on two nodes of 8 are 6 + 6 (world size divided by nnodes), never 8 + 4
-    placement = place(Machines(2, 8, [gpu("H100")]), Layout(tp=2, pp=6))
+    machines, layout = Machines(2, 8, [gpu("H100")]), Layout(tp=2, pp=6)
+    placement = place(machines, layout)
     assert placement.nodes == (0, 0, 0, 1, 1, 1)
-    assert placement.idle_gpus == 4
+    assert machines.idle_note(layout) == "tp2-pp6 leaves 4 of 16 GPUs idle"
 
 
 def test_a_tp_group_never_straddles_nodes() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from partitune.candidate import Candidate, Outcome, Result
-from partitune.search.budget import Budget, Progress
+from partitune.search.budget import Progress, StoppingRule
 
 
 def after(hours: float, trials: int, gpus: int = 0) -> Progress:
@@ -32,7 +32,7 @@ def after(hours: float, trials: int, gpus: int = 0) -> Progress:
     ],
 )
 def test_hours(hours: float, slots: int, later_runs: int, is_spent: bool) -> None:
-    budget = Budget(100, hours=6, later_runs=later_runs)
+    budget = StoppingRule(100, hours=6, later_runs=later_runs)
     said = budget.spent(after(hours, 10), slots)
     assert said == ("" if not is_spent else f"the budget of 6 hours is spent{' but for the final' * bool(later_runs)}")
 
@@ -42,12 +42,12 @@ def test_hours(hours: float, slots: int, later_runs: int, is_spent: bool) -> Non
 )
 def test_gpu_hours(hours: float, later_runs: int, is_spent: bool) -> None:
     """Four GPUs, a budget of eight: two hours."""
-    said = Budget(100, gpu_hours=8, later_runs=later_runs).spent(after(hours, 10, gpus=4))
+    said = StoppingRule(100, gpu_hours=8, later_runs=later_runs).spent(after(hours, 10, gpus=4))
     assert bool(said) == is_spent
 
 
 def test_before_anything_ran_nothing_is_kept() -> None:
-    assert Budget(100, hours=1, gpu_hours=1, later_runs=50).spent(Progress(gpus=8)) == ""
+    assert StoppingRule(100, hours=1, gpu_hours=1, later_runs=50).spent(Progress(gpus=8)) == ""
 
 
 def test_what_ended_is_counted() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from partitune.candidate import Candidate, Outcome, Result, Submission
 from partitune.execution.pools.local import LocalPool
-from partitune.search.budget import Budget, Progress
+from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Unwatched
 from partitune.search.loop import search
 from tests.scripted import ScriptedDriver
@@ -63,7 +63,7 @@ def candidates(count: int) -> list[Candidate]:
 
 
 def run(
-    count: int, budget: Budget, pool: LocalPool | None = None, already: int = 0
+    count: int, budget: StoppingRule, pool: LocalPool | None = None, already: int = 0
 ) -> tuple[Progress, ListRecorder, list[str]]:
     log: list[str] = []
     recorder = ListRecorder(log)
@@ -75,35 +75,35 @@ def run(
 
 
 def test_a_result_is_committed_before_the_proposer_hears_of_it() -> None:
-    _, _, log = run(2, Budget(2))
+    _, _, log = run(2, StoppingRule(2))
     assert log == ["committed 1", "told 1", "committed 2", "told 2"]
 
 
 def test_the_budget_counts_what_the_store_already_has() -> None:
-    progress, recorder, _ = run(10, Budget(5), already=3)
+    progress, recorder, _ = run(10, StoppingRule(5), already=3)
     assert len(recorder.results) == 2
     assert progress.finished == 5
     assert progress.stopped == "the budget of 5 trials is spent"
 
 
 def test_an_exhausted_space_ends_the_search_and_says_so() -> None:
-    progress, recorder, _ = run(3, Budget(100))
+    progress, recorder, _ = run(3, StoppingRule(100))
     assert len(recorder.results) == 3
     assert progress.stopped == "nothing new left to try in this space"
 
 
 def test_a_lost_candidate_is_run_once_more_and_only_once() -> None:
     pool = OnceLostPool(losses=1)
-    _, recorder, _ = run(1, Budget(1), pool)
+    _, recorder, _ = run(1, StoppingRule(1), pool)
     assert [result.outcome for result in recorder.results] == [Outcome.OK]
     pool = OnceLostPool(losses=2)
-    _, recorder, _ = run(1, Budget(1), pool)
+    _, recorder, _ = run(1, StoppingRule(1), pool)
     assert [result.outcome for result in recorder.results] == [Outcome.LOST]
     assert pool.attempts == 2
 
 
 def test_no_time_left_starts_nothing() -> None:
-    progress, recorder, _ = run(3, Budget(3, hours=1e-12))
+    progress, recorder, _ = run(3, StoppingRule(3, hours=1e-12))
     assert recorder.results == []
     assert progress.stopped.startswith("the budget of 1e-12 hours")
 
@@ -113,7 +113,7 @@ def test_a_budget_of_gpu_hours_counts_what_was_stored_and_what_runs() -> None:
     acts = [Candidate((number,), {"act": "slow"}) for number in range(1, 9)]  # half a second each
     with LocalPool(ScriptedDriver()) as pool:
         recorder = ListRecorder(log)
-        eight_s = Budget(100, gpu_hours=8 / 3600)
+        eight_s = StoppingRule(100, gpu_hours=8 / 3600)
         progress = Progress(gpus=4, gpu_hours=4.5 / 3600)
         stopped = search(ListProposer(acts, log), pool, recorder.record, eight_s, progress, Unwatched())
     assert len(recorder.results) == 2  # 4.5 + 2 + 2 GPU-seconds
@@ -140,7 +140,7 @@ class AwayPool(LocalPool):
 
 
 def test_a_pool_without_slots_is_waited_for() -> None:
-    progress, recorder, _ = run(2, Budget(2), AwayPool())
+    progress, recorder, _ = run(2, StoppingRule(2), AwayPool())
     assert len(recorder.results) == 2
     assert progress.stopped == "the budget of 2 trials is spent"
 
@@ -151,5 +151,5 @@ def test_outcomes_are_counted() -> None:
     with LocalPool(ScriptedDriver()) as pool:
         proposer = ListProposer([Candidate((1,), {"act": act}) for act in acts], log)
         progress = Progress()
-        search(proposer, pool, ListRecorder(log).record, Budget(5), progress, Unwatched())
+        search(proposer, pool, ListRecorder(log).record, StoppingRule(5), progress, Unwatched())
     assert progress.outcomes == {Outcome.OK: 1, Outcome.INFEASIBLE: 2, Outcome.FAILED: 1, Outcome.INVALID: 1}

@@ -12,7 +12,7 @@ from partitune.analysis.final import Final, FinalRun, most_runs
 from partitune.candidate import Candidate, Measurement, Objective, Outcome, Result, Submission
 from partitune.execution.driver import Driver
 from partitune.execution.pools.local import LocalPool
-from partitune.search.budget import Budget, Progress
+from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Unwatched
 from partitune.search.loop import search
 from partitune.search.proposers.final import FinalProposer
@@ -21,7 +21,7 @@ from tests.contracts.proposer import ProposerContract
 from tests.scripted import measurement
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
-EVERYTHING = Budget(None)
+EVERYTHING = StoppingRule(None)
 CANDIDATES = {trial: Candidate((trial + 1,)) for trial in range(9)}
 
 
@@ -84,7 +84,7 @@ def play(
     pool: LocalPool,
     told: Recorder | None = None,
     stop_after: int | None = None,
-    budget: Budget = EVERYTHING,
+    budget: StoppingRule = EVERYTHING,
     progress: Progress | None = None,
 ) -> tuple[bool, Recorder]:
     """Run a final that knows the runs of `told`: whether it is over, and what ran."""
@@ -148,11 +148,11 @@ def test_a_final_that_was_stopped_anywhere_makes_the_rest(stored: int) -> None:
 
 def test_the_budget_ends_a_final() -> None:
     progress = Progress(gpus=2, gpu_hours=1.0)
-    over, recorder = play(ManySlots(1), budget=Budget(None, gpu_hours=1.0), progress=progress)
+    over, recorder = play(ManySlots(1), budget=StoppingRule(None, gpu_hours=1.0), progress=progress)
     assert not over
     assert recorder.runs == {}
     assert progress.stopped == "the budget of 1 GPU-hours is spent"
-    assert play(ManySlots(1), budget=Budget(None, hours=1))[0]
+    assert play(ManySlots(1), budget=StoppingRule(None, hours=1))[0]
 
 
 def test_the_runs_of_a_final_are_no_trials() -> None:
