@@ -126,7 +126,7 @@ def search(
         study: its name in the database; None: that of the space.
         runner: how candidates are measured, by name or file.
         pool: `local`, in this process, or `ray`.
-        ray_address: of a running Ray cluster, HOST:PORT; None: one of its own.
+        ray_address: of a running Ray cluster, HOST:PORT; `local`: one of its own; None: as RAY_ADDRESS says, or local.
         mode: of a database that is new, and of the logs beside it.
 
     Returns:

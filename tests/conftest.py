@@ -42,6 +42,7 @@ def ray_cluster() -> Iterator[None]:
 
     here = str(Path(__file__).parent.parent)
     ray.init(
+        "local",  # whatever else runs on the machine
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,

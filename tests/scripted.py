@@ -29,6 +29,8 @@ class ScriptedDriver(Driver):
             raise OutOfMemory("stage 1 is short of 3.5 GiB", excess=3.5)
         if act == "launch":
             raise LaunchFailed("the engine refused a flag")
+        if act == "environment":
+            raise LaunchFailed(" ".join(f"{name}={os.environ[name]}" for name in sorted(os.environ) if "RAY_" in name))
         if act == "bench":
             raise BenchmarkFailed("0 of 16 requests completed")
         if act == "stalled":

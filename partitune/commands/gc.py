@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from contextlib import suppress
 
 from partitune.commands.command import Command, say
@@ -17,7 +18,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     place = parser.add_mutually_exclusive_group()
     add_database_argument(place)
-    place.add_argument("--no-db", action="store_true", help="only files of trials: for a machine without a database")
+    place.add_argument("--no-db", action="store_true", help="only files of this machine: where there is no database")
 
 
 def _days(text: str) -> float:
@@ -32,6 +33,7 @@ def _days(text: str) -> float:
 def _collect(arguments: argparse.Namespace) -> int:
     from partitune.errors import SpecError
     from partitune.execution.processes.trial_files import find_old_trials, throw_trials_away
+    from partitune.execution.ray.own_session import abandoned_sessions
 
     if arguments.no_db and arguments.delete_study:
         raise SpecError("--delete-study: found beside --no-db; allowed: --db, as a study is in a database")
@@ -43,6 +45,10 @@ def _collect(arguments: argparse.Namespace) -> int:
         throw_trials_away(trials)
     for trial in trials:
         say(f"{verb} {trial.folder} (of a start that is over, {trial.age_days:.0f} days old)")
+    for session in abandoned_sessions():
+        if not arguments.dry_run:
+            shutil.rmtree(session, ignore_errors=True)
+        say(f"{verb} {session} (Ray's files of a search that was killed)")
     say(f"{verb} files of {len(trials)} starts on this machine, {sum(trial.bytes for trial in trials)} bytes")
     return 0
 
@@ -69,6 +75,7 @@ COMMAND = Command(
     "remove logs that nobody needs, compact the database",
     _collect,
     _add_arguments,
-    "Removes logs of studies that are gone, logs that are old and the files of starts of engines on this machine that "
-    "ended long ago, and gives free space of the database back. Results stay, unless a study is named.",
+    "Removes logs of studies that are gone, logs that are old, the files of starts of engines on this machine that "
+    "ended long ago and what Ray left of searches that were killed, and gives free space of the database back. "
+    "Results stay, unless a study is named.",
 )

@@ -6,7 +6,12 @@ import argparse
 from typing import TYPE_CHECKING
 
 from partitune.commands.command import Command, add_json_argument, answer, say, tell
-from partitune.commands.space_arguments import add_partition_argument, add_space_arguments, space_of
+from partitune.commands.space_arguments import (
+    add_partition_argument,
+    add_ray_address_argument,
+    add_space_arguments,
+    space_of,
+)
 from partitune.errors import Refused
 from partitune.search.events import Unwatched
 
@@ -19,7 +24,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runner", required=True, help="how it is started here, by name or path")
     add_partition_argument(parser)
     parser.add_argument("--dry-run", action="store_true", help="print every command, variable and node; start nothing")
-    parser.add_argument("--ray-address", metavar="HOST:PORT", help="a running Ray cluster, for runners that need one")
+    add_ray_address_argument(parser)
     add_json_argument(parser)
 
 

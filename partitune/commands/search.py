@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from partitune.commands.command import Command, add_json_argument, add_mode_argument, answer
-from partitune.commands.space_arguments import add_space_arguments, space_with_flags
+from partitune.commands.space_arguments import add_ray_address_argument, add_space_arguments, space_with_flags
 from partitune.commands.study_arguments import add_database_argument
 
 
@@ -22,7 +22,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pool", choices=("ray", "local"), default="ray", help="where they run: Ray workers, or this process"
     )
-    parser.add_argument("--ray-address", metavar="HOST:PORT", help="a running Ray cluster (default: one of its own)")
+    add_ray_address_argument(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     add_database_argument(parser)
     add_mode_argument(parser, "the database and its logs")

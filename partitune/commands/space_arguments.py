@@ -50,6 +50,14 @@ def add_partition_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", metavar="V", help="layers per stage, such as 11,11,12 (default: the engine's)")
 
 
+def add_ray_address_argument(parser: argparse.ArgumentParser) -> None:
+    """Which Ray cluster candidates run on, where Ray is used."""
+    parser.add_argument(
+        "--ray-address", metavar="HOST:PORT",
+        help="a running Ray cluster, or auto: the one of this machine (default: RAY_ADDRESS, or local: one of its own)",
+    )  # fmt: skip
+
+
 def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -> SearchSpace:
     """The search space that the arguments mean; also puts the flags of `--set` into `arguments.flags`.
 

@@ -19,6 +19,7 @@ from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.pools.ray import RayPool
 from partitune.execution.pools.warming import WarmingPool
+from partitune.execution.ray.address import named_cluster
 from partitune.execution.server.load_generators import LOAD_GENERATORS
 from partitune.planning.problem import Problem
 from partitune.spec.runner import Runner
@@ -63,16 +64,18 @@ def choose_pool(driver: Driver, runner: Runner, wanted: str, ray_address: str | 
         driver: of `choose_driver`.
         runner: that it was made for.
         wanted: `ray` or `local`, as the command line says.
-        ray_address: of a running cluster; None: one of its own where one is needed.
+        ray_address: of a running cluster, as `named_cluster` takes it.
 
     Raises:
         SpecError: what was asked for cannot be.
+        ClusterError: the cluster does not answer.
     """
     slots = None if runner.workers == "auto" else runner.workers
     if driver.group is not None:
         if wanted == "local":
             raise SpecError(f"--pool: found local, and runner {runner.name} starts nodes of Ray; allowed: ray")
-        return RayPool(driver, ray_address, slots, group=driver.group)
+        address, named_by = named_cluster(ray_address)
+        return RayPool(driver, address, slots, group=driver.group, named_by=named_by)
     if runner.starts_server and ray_address is not None:
         raise SpecError(
             f"--ray-address: found beside runner {runner.name}, which starts the engine on this machine; allowed: "
@@ -80,11 +83,14 @@ def choose_pool(driver: Driver, runner: Runner, wanted: str, ray_address: str | 
         )
     if runner.starts_server or wanted == "local":
         return LocalPool(driver)
-    if runner.driver == "simulator":
-        return WarmingPool(driver, slots) if ray_address is None else RayPool(driver, ray_address, slots)
-    if (slots or 1) == 1 and ray_address is None:
-        return LocalPool(driver)
-    return RayPool(driver, ray_address, slots or 1)
+    if runner.driver != "simulator":
+        slots = slots or 1
+        if slots == 1 and ray_address is None:
+            return LocalPool(driver)
+    address, named_by = named_cluster(ray_address)
+    if address is None and runner.driver == "simulator":
+        return WarmingPool(driver, slots)
+    return RayPool(driver, address, slots, named_by=named_by)
 
 
 def check_runner(runner: Runner) -> None:

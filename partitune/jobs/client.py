@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from partitune.errors import ClusterError, nearest
+from partitune.execution.ray.address import TOKEN_HINT
 from partitune.jobs.address import checked, knock
 from partitune.jobs.package import Shipment
 
@@ -226,10 +227,7 @@ def _explanation(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     status = getattr(error, "status", None)  # of a refused WebSocket
     if type(error).__name__ == "AuthenticationError" or status in (401, 403):
-        return (
-            f" asks for its token: {text.splitlines()[0].partition('. ')[0]}\n"
-            "Set RAY_AUTH_MODE=token, and the token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"
-        )
+        return f" asks for its token: {text.splitlines()[0].partition('. ')[0]}\n{TOKEN_HINT}"
     if "status code 413" in text:
         return " takes no upload of that size; see what is shipped with --dry-run"
     if "No available agent to submit job" in text:  # ray 2.60, dashboard/modules/job/job_head.py

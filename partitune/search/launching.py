@@ -17,7 +17,6 @@ from partitune.execution.command import CommandDriver, command_for
 from partitune.execution.driver import Driver
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
 from partitune.execution.processes.node import Node
-from partitune.execution.ray.cluster import reach
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.planning.problem import Problem
 from partitune.search.budget import Progress, StoppingRule
@@ -73,7 +72,6 @@ def launch(driver: Driver, runner: Runner, candidate: Candidate, ray_address: st
     Raises:
         SpecError: the installed engine lacks a flag; ClusterError: Ray, or too few GPUs.
     """
-    reach(ray_address)
     once = _Once(candidate)
     with choose_pool(driver, runner, "ray", ray_address) as pool:
         for line in pool.prepare():

@@ -46,6 +46,8 @@ def search(
     asked: Submission | None = None  # and not submitted, for want of a slot
     stopped = ""
     while True:
+        for line in pool.news():
+            watcher.said(line)
         while not stopped and (pool.free_slots or not in_flight):
             stopped = until.spent(progress, pool.free_slots + pool.running)
             if not stopped and (asked := asked or proposer.ask()) is None and not in_flight:

@@ -30,7 +30,6 @@ from partitune.execution.choice import choose_driver, choose_pool
 from partitune.execution.driver import Driver
 from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
-from partitune.execution.ray.cluster import reach
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
@@ -114,7 +113,6 @@ def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]
         raise SpecError("--ray-address: found beside --pool local; allowed: one of the two")
     check_study_name(order.study)
     pool = choose_pool(driver, order.runner, order.pool, order.ray_address)
-    reach(order.ray_address)
     with Store.open(order.database, mode=order.mode) as store, ExitStack() as unless_finished:
         study = _Study(order, store, watcher)
         study.enter()

@@ -90,7 +90,7 @@ LOCAL = ("--pool", "local", "--quiet")
         (("search", "tiny", "--study", ""), "'' is not a study name"),
         (("search", "tiny", "--study", "a\nb"), "is not a study name"),
         (("search", "tiny", "--ray-address", "here"), "Ray at here cannot be used: 'here' is not an address"),
-        (("search", "tiny", "--ray-address", "127.0.0.1:1"), "Ray at 127.0.0.1:1 cannot be used"),
+        (("search", "tiny", "--ray-address", "127.0.0.1:1"), "(--ray-address local), or run without Ray: --pool local"),
         (("search", "tiny", "--ray-address", "h:1", "--pool", "local"), "--ray-address: found beside --pool local"),
         (
             ("search", "tiny", "--set", "engine.name=sglang"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from partitune.errors import SpecError
@@ -28,6 +30,7 @@ def chosen(wanted: str, address: str | None, **settings: object) -> Pool:
     ("settings", "wanted", "address", "kind"),
     [
         ({"driver": "simulator"}, "ray", None, WarmingPool),
+        ({"driver": "simulator"}, "ray", "local", WarmingPool),
         ({"driver": "simulator"}, "ray", "h:1", RayPool),
         ({"driver": "simulator"}, "local", None, LocalPool),
         ({"driver": "vllm"}, "ray", None, LocalPool),  # the server has the whole machine
@@ -37,9 +40,14 @@ def chosen(wanted: str, address: str | None, **settings: object) -> Pool:
     ],
 )
 def test_it_follows_from_the_runner(
-    settings: dict[str, object], wanted: str, address: str | None, kind: type[object]
+    settings: dict[str, object], wanted: str, address: str | None, kind: type[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert type(chosen(wanted, address, **settings)) is kind
+    with socket.create_server(("127.0.0.1", 0)) as cluster:  # it has to answer
+        there = f"127.0.0.1:{cluster.getsockname()[1]}"
+        assert type(chosen(wanted, there if address == "h:1" else address, **settings)) is kind
+        monkeypatch.setenv("RAY_ADDRESS", there)  # counts where Ray is used anyhow
+        in_spite = RayPool if kind is WarmingPool and address is None else kind
+        assert type(chosen(wanted, there if address == "h:1" else address, **settings)) is in_spite
 
 
 def test_what_cannot_be_is_said() -> None:

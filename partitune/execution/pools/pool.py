@@ -38,6 +38,10 @@ class Pool(Protocol):
             ClusterError: what it runs on is gone and stays away.
         """
 
+    def news(self) -> tuple[str, ...]:
+        """What a person should know of where candidates run, since it was asked last."""
+        return ()
+
     def prepare(self) -> tuple[str, ...]:
         """What the driver checks once before its first candidate, where candidates run; what a person should know.
 

@@ -43,6 +43,7 @@ class RayPool(Pool):
         slots: int | None = None,
         patience_s: float = PATIENCE_S,
         group: RayGroup | None = None,  # what each candidate reserves
+        named_by: str = "",  # who gave the address
     ) -> None:
         self._driver = driver
         self._cluster = RayCluster(address)
@@ -58,6 +59,8 @@ class RayPool(Pool):
         self._away: _Away | None = None
         self._checked = 0.0
         self._name = f"Ray at {address}" if address else "Ray, local"
+        reason = f", named by {named_by} (a cluster of its own: --ray-address local)" if named_by else ""
+        self._news = [f"candidates run on {self._name}{reason}"]
 
     def start(self) -> None:
         """Connect to the cluster (or start one on this machine).
@@ -87,6 +90,11 @@ class RayPool(Pool):
             self._had_room = now
         elif now > self._had_room + self._patience_s:
             self._group.check(machines(), self._name)
+
+    def news(self) -> tuple[str, ...]:
+        """Which cluster it is and who named it; later that it is gone, or back."""
+        news, self._news = tuple(self._news), []
+        return news
 
     def prepare(self) -> tuple[str, ...]:
         """Check on a worker of every slot, as each stands on machines of its own; they then wait for candidates."""
@@ -166,6 +174,7 @@ class RayPool(Pool):
         self._lost.extend(_lost(submission, f"Ray lost the cluster: {reason}") for submission, _ in self._refs.values())
         self._refs.clear()
         self._away = _Away(reason, time.monotonic())
+        self._news.append(f"{self._name} is lost, as {reason}; what ran there runs again once it is back")
         self._cluster.stop(lost=True)
 
     def _try_again(self, away: _Away, timeout_s: float | None) -> None:
@@ -185,6 +194,7 @@ class RayPool(Pool):
             away.pause_s = min(2 * away.pause_s, 60.0)
             return
         self._away = None
+        self._news.append(f"{self._name} is back")
         while self._waiting:
             self.submit(self._waiting.popleft())
 

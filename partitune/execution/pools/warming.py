@@ -14,7 +14,7 @@ from partitune.execution.pools.ray import RayPool
 class WarmingPool(Pool):
     """Runs in process until a Ray of our own is up, then hands over.
 
-    If it does not come up, the search goes on in process and `description` says so. A cluster that somebody named is
+    If it does not come up, the search goes on in process and `news` says so. A cluster that somebody named is
     there or is not, so it needs no warming: that is RayPool's.
     """
 
@@ -22,6 +22,7 @@ class WarmingPool(Pool):
         self._local = LocalPool(driver)
         self._ray = RayPool(driver, None, slots)
         self._starting = Future[None]()
+        self._told = False  # that Ray did not start
 
     @property
     def _active(self) -> LocalPool | RayPool:
@@ -33,9 +34,16 @@ class WarmingPool(Pool):
         """The pool that takes the next candidate."""
         if not self._starting.done():
             return f"{self._active.description} (Ray is starting)"
-        failure = self._starting.exception()
-        reason = "" if failure is None else f" (Ray did not start: {str(failure).splitlines()[0]})"
-        return self._active.description + reason
+        return self._active.description
+
+    def news(self) -> tuple[str, ...]:
+        """That Ray did not start, once; of one that did only what comes after."""
+        if not self._starting.done() or self._told:
+            return ()
+        if (failure := self._starting.exception()) is None:
+            return self._ray.news()
+        self._told = True
+        return (f"candidates run in this process, as Ray did not start: {str(failure).splitlines()[0]}",)
 
     @property
     def free_slots(self) -> int:

@@ -25,6 +25,7 @@ from partitune.execution.driver import Driver, run
 from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.node import Node
 from partitune.execution.ray.groups import RayGroup
+from partitune.execution.ray.own_session import leave_session
 
 #: Ray sets it to 1 in every worker that did not ask for CPUs; an engine takes it for the site's wish.
 _SET_BY_RAY = "OMP_NUM_THREADS"
@@ -34,6 +35,7 @@ class Worker:
     """What runs on a Ray worker: the driver, unpickled once, and one candidate after the other."""
 
     def __init__(self, driver: Driver) -> None:
+        leave_session()
         self._driver = driver
 
     def run(self, candidate: Candidate, repeat: int = 0) -> Result:
@@ -100,6 +102,7 @@ class NodeAgent(Node):
     def __init__(self, folder: str | None) -> None:
         import ray
 
+        leave_session()
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         super().__init__(address, None if folder is None else Path(folder))
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import socket
 import threading
 from typing import Any
 
 from partitune.errors import ClusterError
+from partitune.execution.ray.address import TOKEN_HINT, reach
+from partitune.execution.ray.own_session import OwnSession
 
-#: Seconds a head has to accept a connection.
-CONNECT_TIMEOUT_S = 5.0
 #: Seconds that Ray may take to start and connect; ten are usual.
 START_LIMIT_S = 120.0
 
@@ -29,6 +28,7 @@ class RayCluster:
     def __init__(self, address: str | None) -> None:
         self._address = address
         self._owned = False
+        self._session: OwnSession | None = None
         self._vital: dict[str, str] = {}
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -36,14 +36,13 @@ class RayCluster:
 
     def start(self) -> None:
         """Connect, or start one on this machine. Raises ClusterError."""
-        # Ray reads these on import: no usage ping, no token file written into the user's home for a private cluster.
+        # Ray reads these on import: no usage ping, and an engine sees the GPUs though a worker asked for none.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if self._address is None:
-            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
-        reach(self._address)
+        if self._address is not None:
+            reach(self._address)
         connected, failures = threading.Event(), list[Exception]()
         self._over = threading.Event()
         arguments = (connected, failures, self._over)
@@ -52,33 +51,42 @@ class RayCluster:
         if not connected.wait(START_LIMIT_S):
             self.stuck = True
             atexit.unregister(ray.shutdown)  # it would wait for the same lock
-            raise _unusable(self._address, TimeoutError(f"Ray did not answer in {START_LIMIT_S:g} s"))
+            raise self._unusable(TimeoutError(f"Ray did not answer in {START_LIMIT_S:g} s"))
         if failures:
-            raise _unusable(self._address, failures[0]) from failures[0]
+            self.stop()
+            raise self._unusable(failures[0]) from failures[0]
 
     def _connect(self, connected: threading.Event, failures: list[Exception], over: threading.Event) -> None:
         import ray
 
         try:
             if not ray.is_initialized():
-                # Without this, a worker that dies while we connect is waited for, for ever and with the GIL held. Only
-                # a cluster of our own can be told: Ray refuses it beside an address, which RAY_ADDRESS is as well.
-                ours = self._address is None and "RAY_ADDRESS" not in os.environ
-                ray.init(
-                    address=self._address,
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    _system_config={"prestart_worker_first_driver": False} if ours else None,
-                )
+                self._init()
                 self._owned = True
             self._vital = _vital(self._address)
+            if self._session is not None:
+                self._session.check(self._vital.values())
         except Exception as error:  # noqa: BLE001 - Ray raises a bare Exception where a node does not come up
             failures.append(error)
+            if self._session is not None:
+                ray.shutdown()
         finally:
             connected.set()
         if not failures:
             over.wait()  # Ray asks Linux to kill its processes when the thread that started them ends
+
+    def _init(self) -> None:
+        import ray
+
+        quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+        if self._address is not None:
+            ray.init(self._address, **quiet)
+            return
+        self._session = OwnSession()
+        with self._session.entered():
+            # Without the setting, a worker that dies while we connect is waited for, for ever and with the GIL held.
+            setting = {"prestart_worker_first_driver": False}
+            ray.init("local", _temp_dir=self._session.rays_folder, _system_config=setting, **quiet)
 
     def cpus(self) -> int:
         """CPUs of all nodes, at least 1."""
@@ -106,6 +114,15 @@ class RayCluster:
         self._over.set()
         if self._thread is not None and not self.stuck:
             self._thread.join()
+            if self._session is not None:
+                self._session.end()
+                self._session = None
+
+    def _unusable(self, error: Exception) -> ClusterError:
+        if self._address is None:
+            return ClusterError(f"Ray on this machine cannot be used: {error}\nRun without Ray: --pool local")
+        hint = f"\nIt may ask for its token. {TOKEN_HINT}" if isinstance(error, ConnectionError) else ""
+        return ClusterError(f"Ray at {self._address} cannot be used: {error}{hint}")
 
 
 def _vital(address: str | None) -> dict[str, str]:
@@ -121,25 +138,3 @@ def _vital(address: str | None) -> dict[str, str]:
         "the head of the Ray cluster": context.gcs_address,
         "the Ray node of this search": f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}",
     }
-
-
-def reach(address: str | None) -> None:
-    """Raise ClusterError where nothing listens at `address`, in seconds; Ray itself tries for minutes."""
-    if address is None or address in ("auto", "local"):
-        return
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        if "://" in host:
-            raise ValueError("not the address of a Ray cluster; that of the dashboard is for `partitune submit`")
-        if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-            raise ValueError(f"{address!r} is not an address")
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
-    except (OSError, ValueError) as error:
-        raise _unusable(address, error) from error
-
-
-def _unusable(address: str | None, error: Exception) -> ClusterError:
-    return ClusterError(
-        f"Ray at {'this machine' if address is None else address} cannot be used: {error}\n"
-        "Check the address (HOST:PORT of the head, such as 10.0.0.1:6379, or `auto`), or run without Ray: --pool local"
-    )

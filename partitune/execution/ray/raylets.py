@@ -15,6 +15,7 @@ import logging
 import os
 
 from partitune.errors import ClusterError, SpecError
+from partitune.execution.ray.address import reach
 from partitune.execution.ray.groups import machines
 from partitune.execution.server.setup import Setup
 
@@ -35,6 +36,8 @@ def check_raylets(setup: Setup) -> None:
     connected_before, engine = ray.is_initialized(), setup.server.engine.title
     try:
         if not connected_before:
+            if address not in ("auto", "local"):
+                reach(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ClusterError(
