@@ -12,14 +12,18 @@ import atexit
 import logging
 import os
 import threading
+import time
 from typing import Any
 
 from partitune.errors import ClusterError
 from partitune.execution.ray.address import TOKEN_HINT, reach
 from partitune.execution.ray.own_session import OwnSession
+from partitune.execution.ray.sigterm import own_sigterm
 
 #: Seconds that Ray may take to start and connect; ten are usual.
 START_LIMIT_S = 120.0
+#: Seconds for which SIGTERM may be Ray's while it starts.
+_SIGTERM_S = 0.02
 
 
 class RayCluster:
@@ -47,8 +51,12 @@ class RayCluster:
         self._over = threading.Event()
         arguments = (connected, failures, self._over)
         self._thread = threading.Thread(target=self._connect, args=arguments, name="ray", daemon=True)
-        self._thread.start()
-        if not connected.wait(START_LIMIT_S):
+        deadline = time.monotonic() + START_LIMIT_S
+        with own_sigterm() as put_back:
+            self._thread.start()
+            while not connected.wait(_SIGTERM_S) and time.monotonic() < deadline:
+                put_back()
+        if not connected.is_set():
             self.stuck = True
             atexit.unregister(ray.shutdown)  # it would wait for the same lock
             raise self._unusable(TimeoutError(f"Ray did not answer in {START_LIMIT_S:g} s"))

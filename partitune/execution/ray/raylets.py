@@ -17,6 +17,7 @@ import os
 from partitune.errors import ClusterError, SpecError
 from partitune.execution.ray.address import reach
 from partitune.execution.ray.groups import machines
+from partitune.execution.ray.sigterm import own_sigterm
 from partitune.execution.server.setup import Setup
 
 #: Seconds that a node may take to start a worker.
@@ -38,7 +39,8 @@ def check_raylets(setup: Setup) -> None:
         if not connected_before:
             if address not in ("auto", "local"):
                 reach(address)
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with own_sigterm():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise ClusterError(
             f"Ray at {address} cannot be used: {error}. {engine}'s Ray executor needs a running cluster"
