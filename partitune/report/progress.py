@@ -1,18 +1,18 @@
 """Live progress on stderr: one line that moves on a terminal, one line a better trial in a log.
 
 Decision: stdout is for data, so a search can be piped while it is watched. Nothing is printed that was not recorded.
+The moving line is one write of our own: rich's Live says its last line again after a signal, and takes stdout over.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from partitune.analysis.figures import figure
@@ -22,6 +22,8 @@ from partitune.errors import printable
 if TYPE_CHECKING:  # values to draw: what works them out is not imported
     from partitune.search.budget import Progress
 
+_ERASE_LINE = "\r\x1b[2K"
+
 
 class TerminalWatcher:
     """Shows what a `search.events.Watcher` is told. A context manager: leaving it takes the moving line away."""
@@ -29,16 +31,11 @@ class TerminalWatcher:
     def __init__(self, objectives: Sequence[Objective], trials: int, *, quiet: bool) -> None:
         self._objective = objectives[0]
         self._trials = trials
-        self._console = Console(file=sys.stderr, highlight=False, quiet=quiet, soft_wrap=True)
-        # Draws on a terminal alone. Streams stay as they are: stdout may lead to a file while stderr is a terminal.
-        self._live = Live(
-            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-        )
+        self._quiet, self._moves = quiet, not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._least_cost = math.inf  # in the objective, of the trials so far
         self._start = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -46,15 +43,15 @@ class TerminalWatcher:
 
     def close(self) -> None:
         """Take the moving line away; what is said after that are lines."""
-        self._live.stop()
+        if self._moves:
+            sys.stderr.write(_ERASE_LINE)
+            sys.stderr.flush()
+        self._moves = False
 
     def said(self, text: str) -> None:
-        """One line above the moving one."""
-        text = printable(text)
-        if self._console.is_terminal:
-            self._console.print(Text(text))
-        elif not self._console.quiet:  # in one write: a console that a signal interrupts says its last line again
-            self._console.file.write(f"{text}\n")
+        """One line above the moving one, which the next tick draws again."""
+        if not self._quiet:
+            sys.stderr.write(f"{_ERASE_LINE if self._moves else ''}{printable(text)}\n")
 
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
         """A trial that is better than all before gets a line that stays."""
@@ -71,8 +68,11 @@ class TerminalWatcher:
         line = progress.phase or f"{progress.finished}/{self._trials} trials ({counts})"
         line += "" if progress.phase and not progress.running else f", {progress.running} running"
         line += f", {time.monotonic() - self._start:.0f} s, {progress.where}"
-        if self._live.is_started:
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)  # one line: it can be erased
+        if self._moves:
+            shown = Text(line)
+            shown.truncate(os.get_terminal_size(sys.stderr.fileno()).columns - 1, overflow="ellipsis")
+            sys.stderr.write(_ERASE_LINE + shown.plain)
+            sys.stderr.flush()
 
     def _is_news(self, result: Result, submission: Submission) -> bool:
         value = result.metric(self._objective.metric) if result.outcome is Outcome.OK else None
