@@ -25,8 +25,7 @@ from partitune.models.published import find_model
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.simulation.overheads import Overheads
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 from partitune.spec.search_space import SearchSpace
 
 #: What each format writes into `quantization_config`; the block FP8 one is Qwen's own.

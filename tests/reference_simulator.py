@@ -15,9 +15,8 @@ import numpy as np
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.simulation.run import RequestTimes, Run, Step
+from partitune.simulation.run import Overheads, RequestTimes, Run, Step
 
 
 @dataclass(eq=False)

@@ -16,9 +16,8 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvCache
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.workload_mix import Load
 from partitune.simulation.metrics import metrics, of_all_ranks
-from partitune.simulation.overheads import Overheads
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 from partitune.simulation.timeline import Timeline
 
 _GIB = 1 << 30

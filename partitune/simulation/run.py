@@ -1,4 +1,4 @@
-"""What a simulated run leaves behind.
+"""The small times that a simulated run is given beside the work of its stages, and what it leaves behind.
 
 Decision: everything the per-stage table, the metrics and the comparison with a recording need, and nothing that has to
 be recomputed per step; the step list is optional because it outweighs all the rest.
@@ -15,6 +15,25 @@ from numpy.typing import NDArray
 from partitune.costs.cost_model import Batch
 from partitune.simulation.request import Request
 from partitune.simulation.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Seconds beside the stages' own work, one value that every engine's scheduler takes.
+
+    All zero is the engine of the recorded schedules, which took no time: the code that predicts a server replays them.
+    """
+
+    engine_step_s: float = 0.0  # engine core: schedule, serialise, dispatch and update of one non-empty step
+    empty_step_s: float = 0.0  # engine core: after a step in which nothing was scheduled
+    sample_s: float = 0.0  # last stage: sampler beyond what the stage costs hold
+    broadcast_s: float = 0.0  # sampled tokens from the last stage to the others (async-v1, async-v2, sync-v2)
+    d2h_s: float = 0.0  # sampled tokens from the last stage's GPU to the engine core
+    engine_request_s: float = 0.0  # engine core: as engine_step_s, for every request in the step
+
+    def engine_s(self, requests: int) -> float:
+        """Seconds of the engine core for a step that holds `requests` requests."""
+        return self.engine_step_s + self.engine_request_s * requests
 
 
 @dataclass(frozen=True, slots=True)

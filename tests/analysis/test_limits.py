@@ -18,8 +18,8 @@ from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.throughput import throughput_bound
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
+from partitune.simulation.run import Overheads
 from partitune.spec.search_space import SearchSpace
 from tests.builders import shipped_problem
 

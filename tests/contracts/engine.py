@@ -22,9 +22,8 @@ from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
 from partitune.hardware.placement import Machines, place
 from partitune.models.reader import load_architecture
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 
 GIB = 1 << 30
 LAYERS, STAGES = 36, 4  # of qwen3-8b

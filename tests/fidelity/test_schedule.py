@@ -18,7 +18,7 @@ from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS
 from partitune.errors import SpecError
 from partitune.hardware.links import link
 from partitune.planning.problem import Problem
-from partitune.simulation.overheads import Overheads
+from partitune.simulation.run import Overheads
 from tests.acceptance_cases import (
     BLOCK_FP8,
     FP8,

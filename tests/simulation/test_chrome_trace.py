@@ -20,9 +20,8 @@ from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.errors import OutOfMemory, SpecError
 from partitune.report.trace_file import write_trace
 from partitune.simulation.chrome_trace import chrome_trace
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 from partitune.simulation.timeline import Activity, CoreActivity, Slice, Timeline
 from tests.engines.vllm.test_reference_agreement import Scenario, scenarios
 

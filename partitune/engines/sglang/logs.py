@@ -1,16 +1,19 @@
-"""What SGLang logs. Lines without a head belong to the process of the line before.
+"""What a server of SGLang logs, and what its metrics page is made of.
+
+Lines without a head belong to the process of the line before. Its stages and tensor-parallel ranks repeat one
+another's figures.
 
 Source: SGLang 0.5.23 `srt/utils/common.py` (configure_logger), `srt/managers/scheduler.py` (prefix),
 `srt/distributed/bootstrap.py`, `srt/model_executor/{model_runner,pool_configurator}.py`, `srt/server_args.py`,
-`srt/entrypoints/{engine,http_server}.py`, `srt/utils/{network,watchdog}.py`; uvicorn's own words.
+`srt/entrypoints/{engine,http_server}.py`, `srt/utils/{network,watchdog}.py`,
+`srt/observability/metrics_collector.py`; uvicorn's own words.
 """
 
 from __future__ import annotations
 
 import re
 
-from partitune.engines.readout import FailureKind, Head, LogWords, Phase, Readout
-from partitune.engines.sglang.metrics import SGLANG_METRICS
+from partitune.engines.readout import FailureKind, Head, LogWords, MetricsPage, Phase, Readout
 
 _HEAD = re.compile(r"\[\d{4}-(?P<time>\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d+)?(?P<process>(?: [A-Z_]+\d+)*)\] ?")
 
@@ -37,11 +40,27 @@ _WORDS = LogWords(
     weights=r"^Load weight end\..*mem usage=(\d[\d.]{0,20}) GB",
 )
 
+_METRICS = MetricsPage(
+    prefix="sglang:",
+    counters={
+        "prompt_tokens": "sglang:prompt_tokens_total",
+        "generation_tokens": "sglang:generation_tokens_total",
+        "prefix_queries": "sglang:prompt_tokens_total",
+        "prefix_hits": "sglang:cached_tokens_total",
+        "preemptions": "sglang:num_retracted_requests_total",
+        "running": "sglang:num_running_reqs",
+        "kv_blocks": "sglang:num_pages",
+        "kv_tokens": "sglang:max_total_num_tokens",
+        "block_size": "sglang:page_size",
+    },
+    repeating=("pp_rank", "tp_rank"),
+)
+
 
 class SglangReadout(Readout):
     """What a server of SGLang says."""
 
-    metrics = SGLANG_METRICS
+    metrics = _METRICS
     logs = _WORDS
 
     def head(self, line: str) -> Head | None:

@@ -27,10 +27,9 @@ from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length
 from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.logs import VllmReadout
-from partitune.engines.vllm.model_runner import READ, choose_regime, regime, runs_v2
 from partitune.engines.vllm.models import edge_copies
 from partitune.engines.vllm.parallel_rules import resolved_layout
-from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.vllm.pipelining import READ, Regime, choose_regime, regime, runs_v2
 from partitune.engines.vllm.rules import check_vllm, draft_method
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.recording import Recording

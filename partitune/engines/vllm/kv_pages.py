@@ -17,7 +17,7 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache
-from partitune.engines.vllm.model_runner import regime
+from partitune.engines.vllm.pipelining import regime
 from partitune.errors import SpecError
 from partitune.models.architecture import STATE_KINDS, Architecture, Attention, AttentionBlock
 

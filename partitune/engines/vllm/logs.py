@@ -1,4 +1,4 @@
-"""What vLLM logs, and what its words say about how it runs.
+"""What vLLM logs, what its words say about how it runs, and the names on its metrics page.
 
 The only split in a log is the one that vLLM made by itself because it did not see ours. Of its workers only the first
 of a node writes what goes through `info_once`, and on a CPU none says how large its weights are. Every line of a
@@ -8,7 +8,7 @@ Source: vLLM 0.32.0 `logger.py` (_FORMAT, _DATE_FORMAT), `logging_utils/formatte
 `v1/engine/{utils,exceptions}.py`, `distributed/{parallel_state,utils}.py`, `v1/worker/{gpu,cpu}_model_runner.py`,
 `v1/worker/gpu/model_runner.py`, `v1/worker/{utils,cpu_worker}.py`, `v1/executor/multiproc_executor.py` (also the names
 of workers, setup_proc_title_and_log_prefix), `v1/core/kv_cache_utils.py`, `config/{vllm,model}.py`,
-`model_executor/models/registry.py`; uvicorn's own words.
+`model_executor/models/registry.py`, `v1/metrics/loggers.py`, `v1/spec_decode/metrics.py`; uvicorn's own words.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from partitune.engines.deployment import Deployment
-from partitune.engines.readout import FailureKind, Head, LogReading, LogWords, Phase, Readout
-from partitune.engines.vllm.metrics import VLLM_METRICS
+from partitune.engines.readout import FailureKind, Head, LogReading, LogWords, MetricsPage, Phase, Readout
 from partitune.engines.vllm.pipelining import Regime
 
 #: Searched, not matched: a progress bar leaves no line end before the next record.
@@ -82,11 +81,27 @@ _WORDS = LogWords(
     outer_processes=frozenset({"", "APIServer", "MainProcess"}),
 )
 
+_METRICS = MetricsPage(
+    prefix="vllm:",
+    counters={
+        "prompt_tokens": "vllm:prompt_tokens_total",
+        "generation_tokens": "vllm:generation_tokens_total",
+        "prefix_queries": "vllm:prefix_cache_queries_total",
+        "prefix_hits": "vllm:prefix_cache_hits_total",
+        "preemptions": "vllm:num_preemptions_total",
+        "draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
+        "accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
+        "running": "vllm:num_requests_running",
+    },
+    info="vllm:cache_config_info",
+    info_labels={"kv_blocks": "num_gpu_blocks", "kv_tokens": "kv_cache_size_tokens", "block_size": "block_size"},
+)
+
 
 class VllmReadout(Readout):
     """What a server of vLLM says of itself in its logs and pages."""
 
-    metrics = VLLM_METRICS
+    metrics = _METRICS
     logs = _WORDS
 
     def head(self, line: str) -> Head | None:

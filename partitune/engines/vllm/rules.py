@@ -15,9 +15,9 @@ from partitune.engines.rules import Violation, partition_faults
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
-from partitune.engines.vllm.model_runner import RUNNERS, choose_regime
 from partitune.engines.vllm.models import NO_PIPELINE
 from partitune.engines.vllm.parallel_rules import LAYOUT_RULES, Effective, Faults, layout_flags
+from partitune.engines.vllm.pipelining import RUNNERS, choose_regime
 
 _FLAGS_READ = Version(0, 32)
 _DRAFT_ON_ONE_STAGE = Version(0, 32)

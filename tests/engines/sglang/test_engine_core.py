@@ -21,9 +21,8 @@ from partitune.engines.recordings import LinearCosts
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory, SpecError
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request, SharedPrefix
-from partitune.simulation.run import Run, Step
+from partitune.simulation.run import Overheads, Run, Step
 from tests.builders import burst
 
 FREE = Overheads()

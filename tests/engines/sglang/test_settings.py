@@ -15,8 +15,8 @@ from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.settings import SglangSettings, sglang_settings
 from partitune.errors import SpecError
 from partitune.hardware.parallelism import Layout
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
+from partitune.simulation.run import Overheads
 from tests.small_models import H200, architecture
 
 GIB = 1 << 30

@@ -13,8 +13,7 @@ from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.rules import refused
 from partitune.engines.vllm.engine import Vllm
-from partitune.engines.vllm.model_runner import regime
-from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.vllm.pipelining import Regime, regime
 from partitune.errors import OutOfMemory, SpecError
 from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu

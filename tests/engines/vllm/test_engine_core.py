@@ -13,9 +13,8 @@ from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, SchedulerSettings
 from partitune.errors import OutOfMemory, SpecError
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 from partitune.simulation.workload import random_requests
 from partitune.spec.workload import RandomWorkload
 from tests.builders import burst

@@ -8,7 +8,7 @@ from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.pipeline import Passage, Pipeline
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
-from partitune.simulation.overheads import Overheads
+from partitune.simulation.run import Overheads
 
 
 class Fixed:

@@ -16,9 +16,8 @@ from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
 from partitune.errors import SpecError
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request, SharedPrefix
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 
 
 @dataclass

@@ -21,8 +21,7 @@ from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.versions import Version, VersionRange
 from partitune.errors import SpecError
-from partitune.simulation.overheads import Overheads
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 
 _OVERHEADS = Overheads(engine_step_s=1e-4)
 

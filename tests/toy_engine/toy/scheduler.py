@@ -16,9 +16,8 @@ from partitune.costs.cost_model import Batch
 from partitune.engines.memory import KvCache
 from partitune.engines.scheduling import Flow, Simulation
 from partitune.errors import OutOfMemory, Refused
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Client, Request
-from partitune.simulation.run import Run, client_view
+from partitune.simulation.run import Overheads, Run, client_view
 
 
 @dataclass(slots=True)

@@ -19,9 +19,8 @@ from partitune.engines.sglang.scheduler.pipeline import SglangPipeline, Turn
 from partitune.engines.sglang.scheduler.scheduler import MicroBatch, SglangScheduler
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory, SpecError
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Client, Request
-from partitune.simulation.run import Run, Step, client_view
+from partitune.simulation.run import Overheads, Run, Step, client_view
 
 #: Costs are asked with the mean context of the decodes rounded to this many tokens.
 _CONTEXT_STEP = 32

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitune.engines.sglang.scheduler.settings import SglangSettings
-from partitune.simulation.overheads import Overheads
+from partitune.simulation.run import Overheads
 
 
 class Turn:

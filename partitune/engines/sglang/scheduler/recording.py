@@ -15,8 +15,7 @@ from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import SpecError
-from partitune.simulation.overheads import Overheads
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 
 
 class Recording(Schedule):

@@ -18,7 +18,7 @@ from partitune.engines.memory import KvCache
 from partitune.engines.sglang.defaults import FEWEST_ROWS, effective_flags, is_on
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.errors import SpecError
-from partitune.simulation.overheads import Overheads
+from partitune.simulation.run import Overheads
 
 #: Numbers that may be 0; every other is 1 or more.
 _MAY_BE_ZERO = (

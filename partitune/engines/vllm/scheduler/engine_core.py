@@ -18,9 +18,8 @@ from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.engines.vllm.scheduler.state import EngineState
 from partitune.engines.vllm.scheduler.traced import TracedState
 from partitune.errors import OutOfMemory, SpecError, Stalled
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Request
-from partitune.simulation.run import Run
+from partitune.simulation.run import Overheads, Run
 
 
 def simulate(

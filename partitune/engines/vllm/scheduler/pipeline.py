@@ -19,7 +19,7 @@ from typing import NamedTuple
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
-from partitune.simulation.overheads import Overheads
+from partitune.simulation.run import Overheads
 
 
 @dataclass(slots=True)

@@ -17,10 +17,9 @@ from partitune.engines.vllm.cuda_graphs import capture_sizes
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import Cache, group_layers
-from partitune.engines.vllm.model_runner import regime
-from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.vllm.pipelining import Regime, regime
 from partitune.errors import SpecError
-from partitune.simulation.overheads import Overheads
+from partitune.simulation.run import Overheads
 
 
 class SchedulingPolicy(StrEnum):

@@ -16,9 +16,8 @@ from partitune.engines.vllm.scheduler.cohort import Live
 from partitune.engines.vllm.scheduler.pipeline import BatchCost, Passage, Pipeline
 from partitune.engines.vllm.scheduler.scheduler import Scheduler, SchedulerOutput
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
-from partitune.simulation.overheads import Overheads
 from partitune.simulation.request import Client, Request
-from partitune.simulation.run import Run, Step, client_view
+from partitune.simulation.run import Overheads, Run, Step, client_view
 
 
 @dataclass(eq=False)
