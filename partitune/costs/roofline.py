@@ -24,7 +24,7 @@ from partitune.costs.blocks import (
 from partitune.costs.collectives import ContextRanks, ExpertExchange, TensorParallelGroup
 from partitune.costs.cost_model import Batch, Floats, Seconds
 from partitune.costs.fitted import Origin, curve
-from partitune.costs.measured.operations import Kernels, MeasuredEngine, kernels_on
+from partitune.costs.measured.operations import MeasuredEngine, kernels_on
 from partitune.costs.measured.tables import PACKAGE, installed_release
 from partitune.costs.stages import BoundStages, HandOff, StageCounts
 from partitune.errors import SpecError
@@ -63,10 +63,10 @@ class _GpuCosts:
         attention: Sequence[AttentionBlock],
         ffn: Sequence[FfnBlock],
         expert_kernel: str,
-        kernels: Kernels | None,
+        engine: MeasuredEngine | None,
     ) -> None:
         hidden, layout, self._tp = architecture.hidden_size, placement.layout, placement.layout.tp
-        self.kernels = kernels
+        self.kernels = kernels = kernels_on(gpu, engine) if engine else None
         self.group = TensorParallelGroup(gpu, self._tp, kernels, nccl=layout.all_reduce_backend == "nccl")
         self._context = ContextRanks(gpu, layout, attention)
         self._attention = [AttentionTime(block, hidden, gpu, layout, kernels) for block in attention]
@@ -158,11 +158,7 @@ class RooflineCosts:
         ffn = list(dict.fromkeys(layer.ffn for layer in layers))
         gpus = list(dict.fromkeys(placement.gpus))
         self._gpus = [
-            _GpuCosts(
-                *(architecture, placement, gpu, attention, ffn, self.expert_kernel),
-                kernels_on(gpu, measured_engine) if measured_engine else None,
-            )
-            for gpu in gpus
+            _GpuCosts(architecture, placement, gpu, attention, ffn, self.expert_kernel, measured_engine) for gpu in gpus
         ]
         self._gpu_of_stage = [gpus.index(gpu) for gpu in placement.gpus]
         first_ffn = _FIRST_BLOCK + len(attention)

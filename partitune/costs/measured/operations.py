@@ -52,6 +52,13 @@ class Measured(NamedTuple):
 SGLANG_TABLES = Measured("sglang", "0.5.14", "0.5.10")
 
 
+#: Kernels of a prompt and of a decode over gated delta-net states, the same in both engines.
+GDN_KERNELS = (
+    ("causal_conv1d_fn", "chunk_gated_delta_rule"),
+    ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredEngine:
     """What was measured of an engine, and under which names; the engine hands it in."""

@@ -5,17 +5,13 @@ Source: aiconfigurator-core 0.12.0 (releases and names of its tables); `layers/q
 
 from __future__ import annotations
 
-from partitune.costs.measured.operations import SGLANG_TABLES, MeasuredEngine
+from partitune.costs.measured.operations import GDN_KERNELS, SGLANG_TABLES, MeasuredEngine
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture, Ffn
 
 #: Kernels of a prompt, and of a decode.
 _KDA = (("causal_conv1d_fn_qkv3", "chunk_kda"), ("causal_conv1d_update", "fused_recurrent_kda_packed_decode"))
-_GDN = (
-    ("causal_conv1d_fn", "chunk_gated_delta_rule"),
-    ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update"),
-)
-MEASURED = MeasuredEngine(SGLANG_TABLES, (("KDAKernel", _KDA), ("GDNKernel", _GDN)), whole_latent_block=False)
+MEASURED = MeasuredEngine(SGLANG_TABLES, (("KDAKernel", _KDA), ("GDNKernel", GDN_KERNELS)), whole_latent_block=False)
 
 
 def expert_kernel(architecture: Architecture, gpu: Gpu) -> str | None:

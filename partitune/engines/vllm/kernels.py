@@ -6,19 +6,12 @@ convolution and the norm.
 
 from __future__ import annotations
 
-from partitune.costs.measured.operations import Measured, MeasuredEngine
+from partitune.costs.measured.operations import GDN_KERNELS, Measured, MeasuredEngine
 
+#: Kernels of a prompt, and of a decode.
+_KDA = (("causal_conv1d_fn_qkv3", "flashkda_fwd"), ("fused_kda_decode",))
 MEASURED = MeasuredEngine(
     Measured("vllm", "0.24.0", "0.14.0"),
-    (
-        ("KDAKernel", (("causal_conv1d_fn_qkv3", "flashkda_fwd"), ("fused_kda_decode",))),
-        (
-            "GDNKernel",
-            (
-                ("causal_conv1d_fn", "chunk_gated_delta_rule"),
-                ("causal_conv1d_update", "fused_sigmoid_gating_delta_rule_update"),
-            ),
-        ),
-    ),
+    (("KDAKernel", _KDA), ("GDNKernel", GDN_KERNELS)),
     whole_latent_block=True,
 )
