@@ -13,13 +13,16 @@ Source: vLLM 0.32.0 `platforms/interface.py` (`_align_hybrid_block_size`), `conf
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache
 from partitune.engines.vllm.pipelining import regime
 from partitune.errors import SpecError
-from partitune.models.architecture import STATE_KINDS, Architecture, Attention, AttentionBlock
+from partitune.models.architecture import STATE_KINDS, Attention, AttentionBlock
 
 #: Bytes of one cached element against the model's own 16 bits (vLLM 0.32.0 `config/cache.py`).
 _DTYPE_SHARE = {"auto": 1.0, "float16": 1.0, "bfloat16": 1.0, "fp8": 0.5, "fp8_e4m3": 0.5, "fp8_e5m2": 0.5}
@@ -37,49 +40,28 @@ def cache_model(deployment: Deployment) -> CacheModel:
     flags = effective_flags(deployment)
     longest = whole_number(flags, "max_model_len", 0)
     return CacheModel(
-        layer_caches(
-            deployment.architecture,
-            deployment.tp,
-            dcp=deployment.layout.dcp,
-            kv_cache_dtype=str(flags["kv_cache_dtype"]),
-            block_size=whole_number(flags, "block_size", 0) or None,
-        ),
+        _layer_caches(deployment, flags),
         max_model_len=longest if longest > 0 else deployment.architecture.max_position,
         max_in_flight_tokens=regime(deployment).slots * int(flags["max_num_batched_tokens"]),
         state_blocks=2 if flags["mamba_cache_mode"] == "align" else 1,
     )
 
 
-def layer_caches(
-    architecture: Architecture,
-    tp: int,
-    *,
-    dcp: int = 1,
-    kv_cache_dtype: str = "auto",
-    block_size: int | None = None,
-) -> tuple[LayerCache | None, ...]:
-    """Cache of every layer on one of `tp` ranks.
+def _layer_caches(deployment: Deployment, flags: Mapping[str, FlagValue]) -> tuple[LayerCache | None, ...]:
+    """Cache of every layer on one tensor rank, under effective `flags`.
 
-    Args:
-        architecture: the model; its `kv_bytes_per_token` is what `auto` stands for.
-        tp: tensor-parallel ranks.
-        dcp: ranks that the tokens of a block are dealt out over: a page stays as large and holds so many times the
-            tokens (0.32 `v1/core/kv_cache_utils.py` resolve_dcp_kv_block_size). Fixed states are not dealt out.
-        kv_cache_dtype: `auto`, a 16-bit or an fp8 type.
-        block_size: tokens a block as given by `--block-size`; None: the engine's choice.
-
-    Raises:
-        SpecError: a cache type whose layout is not known here.
+    With decode context parallelism the tokens of a block are dealt out over ranks: a page stays as large and holds so
+    many times the tokens (0.32 `v1/core/kv_cache_utils.py` resolve_dcp_kv_block_size). Fixed states are not dealt out.
     """
-    if kv_cache_dtype not in _DTYPE_SHARE:
+    tp, dtype = deployment.tp, str(flags["kv_cache_dtype"])
+    if dtype not in _DTYPE_SHARE:
         raise SpecError(
-            f"kv_cache_dtype: KV planning does not know the layout of {kv_cache_dtype!r}; it knows "
-            f"{', '.join(_DTYPE_SHARE)}"
+            f"kv_cache_dtype: KV planning does not know the layout of {dtype!r}; it knows {', '.join(_DTYPE_SHARE)}"
         )
-    share = _DTYPE_SHARE[kv_cache_dtype]
-    attentions = [layer.attention for layer in architecture.layers]
+    share = _DTYPE_SHARE[dtype]
+    attentions = [layer.attention for layer in deployment.architecture.layers]
     latent = any(attention.kind in _LATENT for attention in attentions)
-    block = block_size or (_LATENT_BLOCK if latent else _BLOCK)
+    block = whole_number(flags, "block_size", 0) or (_LATENT_BLOCK if latent else _BLOCK)
     state_page = max((each.state_bytes // tp for each in attentions if each.kind in STATE_KINDS), default=0)
     token_bytes = [round(attention.kv_bytes_per_token_rank(tp) * share) for attention in attentions]
     largest = max(token_bytes, default=0)
@@ -87,7 +69,7 @@ def layer_caches(
         alignment = max(block, _HYBRID_LATENT_ALIGNMENT) if latent else block
         block = max(block, alignment * -(-state_page // (alignment * largest)))
         state_page = block * largest
-    sizes = zip(attentions, token_bytes, strict=True)
+    sizes, dcp = zip(attentions, token_bytes, strict=True), deployment.layout.dcp
     return tuple(_cache(attention, block, dcp, state_page, size) for attention, size in sizes)
 
 

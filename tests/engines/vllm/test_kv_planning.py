@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partitune.engines.vllm.kv_pages import layer_caches
+from partitune.engines.deployment import Deployment
+from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import (
     Cache,
     CacheModel,
@@ -25,12 +26,18 @@ from partitune.engines.vllm.kv_planning import (
 )
 from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
-from partitune.models.architecture import Attention
-from tests.small_models import architecture, kimi_k3
+from partitune.hardware.parallelism import Layout
+from partitune.models.architecture import Architecture, Attention
+from tests.small_models import H200, architecture, kimi_k3
 
 RECORDING = Path(__file__).parent.parent.parent / "data" / "kv_capacity_vllm_0_33_0.json"
 RECORDS = KvRecord.read(RECORDING)
 GIB = 1 << 30
+
+
+def layer_caches(model: Architecture, tp: int, dtype: str = "auto") -> tuple[LayerCache | None, ...]:
+    deployment = Deployment("0.33.0", model, Layout(tp=tp), H200, {"kv_cache_dtype": dtype})
+    return cache_model(deployment).layers
 
 
 def test_all_records_agree() -> None:
@@ -161,13 +168,13 @@ def test_hybrid_block_covers_the_state() -> None:
     ],
 )
 def test_pages_of_uniform_models(attention: Attention, tp: int, dtype: str, page: int, block: int) -> None:
-    caches = layer_caches(architecture("ff", attention=attention), tp, kv_cache_dtype=dtype)
+    caches = layer_caches(architecture("ff", attention=attention), tp, dtype)
     assert set(caches) == {LayerCache(Cache.TOKENS, page, block)}
 
 
 def test_unknown_cache_type() -> None:
     with pytest.raises(SpecError, match="kv_cache_dtype: KV planning does not know the layout of 'nvfp4'"):
-        layer_caches(architecture("ff"), 1, kv_cache_dtype="nvfp4")
+        layer_caches(architecture("ff"), 1, "nvfp4")
 
 
 def test_field_report_1_capacity_is_per_stage() -> None:
