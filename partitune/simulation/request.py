@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from partitune.errors import SpecError
+
 
 class SharedPrefix(NamedTuple):
     """The first tokens of a prompt, the same for every request that names the group."""
@@ -36,9 +38,16 @@ class Request:
 
 
 class Client:
-    """Sends requests in order of arrival, at most `concurrency` outstanding."""
+    """Sends requests in order of arrival, at most `concurrency` outstanding; None: each at its arrival.
+
+    Raises:
+        SpecError: a load that no client can send; names the request.
+    """
 
     def __init__(self, requests: Sequence[Request], concurrency: int | None) -> None:
+        if concurrency is not None and concurrency < 1:
+            raise SpecError(f"concurrency is {concurrency}; it must be 1 or more")
+        _check(requests)
         self._unsent = deque(sorted(requests, key=lambda request: request.arrival_s))
         self._slots = deque([0.0] * min(len(requests), concurrency or len(requests)))  # since when each is free
         self.next_s = math.inf  # when the next request can be sent; inf: none, or no slot free
@@ -61,3 +70,20 @@ class Client:
         self._slots.extend([now] * count)
         if self.next_s == math.inf:
             self._look()
+
+
+def _check(requests: Sequence[Request]) -> None:
+    if not requests:
+        raise SpecError("a run needs at least one request")
+    if len({request.id for request in requests}) < len(requests):
+        raise SpecError("two requests have the same id")
+    for request in requests:
+        if request.prompt_tokens < 1 or request.output_tokens < 1:
+            raise SpecError(f"request {request.id}: prompt_tokens and output_tokens must be 1 or more")
+        if not 0.0 <= request.arrival_s < math.inf:
+            raise SpecError(f"request {request.id}: arrival_s is {request.arrival_s}; it must be a time of 0 or later")
+        if request.prefix is not None and not 0 <= request.prefix.tokens <= request.prompt_tokens:
+            raise SpecError(
+                f"request {request.id}: a prefix of {request.prefix.tokens} tokens is not part of a prompt of "
+                f"{request.prompt_tokens}"
+            )

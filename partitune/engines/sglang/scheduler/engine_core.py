@@ -47,12 +47,13 @@ def simulate_sglang(
         record_steps: keep every slot's turn, empty ones too, in `Run.steps`.
 
     Raises:
-        SpecError: a request the engine would refuse or cut short.
+        SpecError: a load that no client can send, or a request the engine would refuse or cut short.
         OutOfMemory: a request that does not fit, or KV so short that the engine would abort a request or stop;
             `excess` is in tokens.
     """
+    client = Client(requests, concurrency)
     _check(requests, settings, costs)
-    engine = _Engine(Client(requests, concurrency), settings, costs, overheads)
+    engine = _Engine(client, settings, costs, overheads)
     engine.loop()
     return engine.result(requests, record_steps=record_steps)
 
@@ -60,13 +61,9 @@ def simulate_sglang(
 def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCosts) -> None:
     if costs.stages != settings.stages:
         raise SpecError(f"the costs are for {costs.stages} stages, the settings say {settings.stages}")
-    if len({request.id for request in requests}) < len(requests):
-        raise SpecError("two requests have the same id")
     page = settings.page_size
     for request in requests:
         total = request.prompt_tokens + request.output_tokens
-        if request.prompt_tokens < 1 or request.output_tokens < 1:
-            raise SpecError(f"request {request.id}: prompt_tokens and output_tokens must be 1 or more")
         if request.prefix is not None:
             raise SpecError(f"request {request.id}: shared prefixes are not simulated for SGLang; leave prefix out")
         if total > settings.max_model_len - 2:

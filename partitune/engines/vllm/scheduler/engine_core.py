@@ -18,7 +18,7 @@ from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.engines.vllm.scheduler.state import EngineState
 from partitune.engines.vllm.scheduler.traced import TracedState
 from partitune.errors import OutOfMemory, SpecError, Stalled
-from partitune.simulation.request import Request
+from partitune.simulation.request import Client, Request
 from partitune.simulation.run import Overheads, Run
 
 
@@ -47,15 +47,14 @@ def simulate(
         record_timeline: keep what every stage and the engine core did, in `Run.timeline`, and the steps.
 
     Raises:
-        SpecError: a request the engine would refuse.
+        SpecError: a load that no client can send, or a request the engine would refuse.
         OutOfMemory: a request that can never hold its KV blocks; `excess` is in blocks.
         Stalled: requests are left and none can be scheduled (a fault of the simulator).
     """
-    if concurrency is not None and concurrency < 1:
-        raise SpecError(f"concurrency is {concurrency}; it must be 1 or more")
+    client = Client(requests, concurrency)
     _check(requests, settings, costs)
     kind = TracedState if record_timeline else EngineState
-    state = kind(requests, settings, costs, overheads, concurrency, context_step, record_steps)
+    state = kind(requests, settings, costs, overheads, client, context_step, record_steps)
     _loop(state)
     return state.result()
 
@@ -63,22 +62,9 @@ def simulate(
 def _check(requests: Sequence[Request], settings: SchedulerSettings, costs: StageCosts) -> None:
     if costs.stages != settings.stages:
         raise SpecError(f"the costs are for {costs.stages} stages, the settings say {settings.stages}")
-    if not requests:
-        raise SpecError("a run needs at least one request")
-    if len({request.id for request in requests}) < len(requests):
-        raise SpecError("two requests have the same id")
     pool = KvPool(settings)
     for request in requests:
         total = request.prompt_tokens + request.output_tokens
-        if request.prompt_tokens < 1 or request.output_tokens < 1:
-            raise SpecError(f"request {request.id}: prompt_tokens and output_tokens must be 1 or more")
-        if not 0.0 <= request.arrival_s < math.inf:
-            raise SpecError(f"request {request.id}: arrival_s is {request.arrival_s}; it must be a time of 0 or later")
-        if request.prefix is not None and not 0 <= request.prefix.tokens <= request.prompt_tokens:
-            raise SpecError(
-                f"request {request.id}: a prefix of {request.prefix.tokens} tokens is not part of a prompt of "
-                f"{request.prompt_tokens}"
-            )
         if total > settings.max_model_len:
             raise SpecError(
                 f"request {request.id}: {request.prompt_tokens} prompt and {request.output_tokens} output tokens "

@@ -28,12 +28,11 @@ class EngineState:
     settings: SchedulerSettings
     costs: StageCosts
     overheads: Overheads
-    concurrency: int | None
+    client: Client
     context_step: int
     record_steps: bool
 
     def __post_init__(self) -> None:
-        self.client = Client(self.requests, self.concurrency)
         self.scheduler = Scheduler(self.settings)
         self.pipeline = Pipeline(self.settings, self.costs, self.overheads)
         #: When its output is back, and the step; None for an empty one.
