@@ -15,7 +15,7 @@ from typing import Any
 from partitune.analysis.limits import Distance, PartDistances, distances
 from partitune.candidate import Candidate, FlagValue, Result, StageReport
 from partitune.costs.cost_model import StageSeconds, decode, prefill
-from partitune.costs.memory import MemoryModel, MemorySettings, StageMemory
+from partitune.costs.memory import MemoryModel, MemorySettings
 from partitune.engines.rules import FLAG_RULES
 from partitune.errors import SpecError
 from partitune.execution.driver import run
@@ -44,17 +44,17 @@ _EXCHANGES = {
 class Explained:
     """A candidate, how it ended in the simulator, and what is known without simulating."""
 
-    candidate: Candidate
+    resolved: ResolvedCandidate
     result: Result
-    regime: str
     notes: tuple[str, ...]
-    memory: tuple[StageMemory, ...]
-    kinds: tuple[Mapping[str, int], ...]  # per stage: layer kind -> count
-    nodes: tuple[int, ...]
     balance: Mapping[str, float]  # batch name -> slowest stage over mean stage
-    cost_source: str
     sources: Mapping[str, tuple[StageSeconds, ...]]  # batch name -> what every stage's time rests on
     distance: Distance | PartDistances | None = None  # to the limit; None where it cannot run or was not asked
+
+    @property
+    def candidate(self) -> Candidate:
+        """Partition, layout and flags, as they were asked for."""
+        return self.resolved.candidate
 
     @property
     def stages(self) -> tuple[StageReport, ...]:
@@ -71,17 +71,16 @@ class Explained:
         """The stage that limits the run, or that is shortest of memory."""
         if self.result.measurement is not None:
             return self.result.measurement.limiting_stage
-        return min(range(len(self.memory)), key=lambda stage: self.memory[stage].kv_bytes)
+        return min(self.resolved.memory, key=lambda stage: stage.kv_bytes).stage
 
     def to_json(self) -> dict[str, Any]:
         """The object of `explain --json`. Keys may be added, never changed."""
         measured = self.result.measurement
         return {
-            "partition": list(self.candidate.partition),
-            "knobs": self.candidate.settings,
+            **self.candidate.to_json(),
             "outcome": self.result.outcome.value,
             "reason": self.result.reason,
-            "regime": self.regime,
+            "regime": self.resolved.flow.name,
             "metrics": dict.fromkeys(HEADLINES) if measured is None else dict(measured.metrics),
             "stages": [self._stage_json(stage) for stage in range(len(self.candidate.partition))],
             "kv": {"num_blocks": getattr(measured, "kv_blocks", None), "tokens": getattr(measured, "kv_tokens", None)},
@@ -89,13 +88,13 @@ class Explained:
             "limiting_reason": self.result.reason if measured is None else measured.limiting_reason,
             "balance": dict(self.balance),
             "distance": None if self.distance is None else self.distance.to_json(),
-            "cost_source": self.cost_source,
+            "cost_source": self.resolved.problem.costs.source,
             "notes": list(self.notes),
             "simulated": True,
         }
 
     def _stage_json(self, stage: int) -> dict[str, Any]:
-        memory = self.memory[stage]
+        memory = self.resolved.memory[stage]
         row = self.stages[stage] if self.stages else None
         return {
             "stage": stage,
@@ -104,8 +103,8 @@ class Explained:
             "weights_bytes": round(memory.weight_bytes),
             "free_bytes": round(memory.kv_bytes) if row is None else row.free_bytes,
             **{name: getattr(row, name, None) for name in ("kv_blocks", "stranded_bytes")},
-            "kinds": dict(self.kinds[stage]),
-            "node": self.nodes[stage],
+            "kinds": dict(self.resolved.kinds[stage]),
+            "node": self.resolved.problem.placement.nodes[stage],
             "gpu": memory.gpu,
             "activation_bytes": round(memory.batch_bytes - memory.graph_bytes),
             **{name: round(getattr(memory, name)) for name in ("graph_bytes", "load_peak_bytes", "serve_peak_bytes")},
@@ -153,15 +152,10 @@ def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> 
     seconds = {name: costs.compute_s(batch) for name, batch in BALANCES.items()}
     result = run(SimulatorDriver(problem), candidate)
     return Explained(
-        candidate=candidate,
+        resolved=resolved,
         result=result,
-        regime=flow.name,
         notes=(f"{flow.name}: {flow.meaning}", *flow.notes, *problem.architecture.notes, *_layout_notes(resolved)),
-        memory=resolved.memory,
-        kinds=resolved.kinds,
-        nodes=problem.placement.nodes,
         balance={name: max(stages) * len(stages) / sum(stages) for name, stages in seconds.items()},
-        cost_source=problem.costs.source,
         sources={name: costs.sources(batch) for name, batch in BALANCES.items()},
         distance=distances(problem, candidate) if limits and result.measurement is not None else None,
     )
@@ -228,8 +222,7 @@ def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
         "search_space": problem.name,
         "engine": f"{problem.engine.name} {problem.version}",
         "regime": resolved.flow.name,
-        "partition": list(candidate.partition),
-        "knobs": candidate.settings,
+        **candidate.to_json(),
     }
     return chrome_trace(
         SimulatorDriver(problem).timeline(candidate),

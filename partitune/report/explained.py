@@ -30,7 +30,7 @@ Cells = Mapping[str, object]  # of one row, by column
 def print_explained(console: Output, explained: Explained, default: Explained | None) -> None:
     """The per-stage table of one candidate, what limits it, and the comparison with the default."""
     partition, flags = explained.candidate.partition_text, flags_text(explained.candidate.settings)
-    title = "  ".join(part for part in (partition, flags, f"({explained.regime}, simulated)") if part)
+    title = "  ".join(part for part in (partition, flags, f"({explained.resolved.flow.name}, simulated)") if part)
     _print_stages(console, explained, title)
     result, measured = explained.result, explained.result.measurement
     if measured is None:
@@ -56,7 +56,7 @@ def print_explained(console: Output, explained: Explained, default: Explained | 
         for name, percents in explained.measured_percent().items()
     )
     console.say(
-        f"times: {explained.cost_source}",
+        f"times: {explained.resolved.problem.costs.source}",
         f"share of measured kernels in the stage times: {shares}",
         *(f"note: {note}" for note in explained.notes),
     )
@@ -64,7 +64,7 @@ def print_explained(console: Output, explained: Explained, default: Explained | 
 
 def _print_stages(console: Output, explained: Explained, title: str) -> None:
     """All columns in one table, or in a narrow window times first and memory below."""
-    stages = [_cells(explained, stage) for stage in range(len(explained.memory))]
+    stages = [_cells(explained, stage) for stage in range(len(explained.resolved.memory))]
     whole = _stage_table(title, ("stage", "node", "gpu", "layers", "kinds", *TIMES, *SIZES, ""), stages)
     if console.fits(whole):
         console.draw(whole)
@@ -75,16 +75,16 @@ def _print_stages(console: Output, explained: Explained, title: str) -> None:
 
 def _cells(explained: Explained, stage: int) -> Cells:
     """Also of a stage that cannot run."""
-    memory = explained.memory[stage]
+    memory = explained.resolved.memory[stage]
     planned = dict.fromkeys((*TIMES, *SIZES), "-")
     planned |= {"weights GiB": gib(memory.weight_bytes), "free GiB": gib(memory.kv_bytes)}
     mark = "<- limits" if stage == explained.limiting_stage else ""
     return {
         "stage": stage,
-        "node": explained.nodes[stage],
+        "node": explained.resolved.problem.placement.nodes[stage],
         "gpu": memory.gpu,
         "layers": explained.candidate.partition[stage],
-        "kinds": " ".join(f"{count} {kind}" for kind, count in explained.kinds[stage].items()),
+        "kinds": " ".join(f"{count} {kind}" for kind, count in explained.resolved.kinds[stage].items()),
         **(_ran(explained.stages[stage]) if explained.stages else planned),
         "": mark if memory.fits else "does not fit",
     }

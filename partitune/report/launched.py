@@ -37,16 +37,15 @@ def dry_run_lines(shown: DryRun) -> Iterator[str]:
         yield _command(load)
 
 
+#: Fields of the commands that a dry run's object begins with.
+_SAID_FIRST = ("trial", "engine", "partition", "served_name", "url", "stage_nodes")
+
+
 def dry_run_json(shown: DryRun) -> dict[str, Any]:
     """A dry run as `launch --dry-run --json` prints it. Keys may be added, never changed."""
     commands, loads = shown.commands, [_process_json(load) for load in shown.loads]
     return {
-        "trial": commands.trial,
-        "engine": commands.engine,
-        "partition": list(commands.partition),
-        "served_name": commands.served_name,
-        "url": commands.url,
-        "stage_nodes": None if commands.stage_nodes is None else list(commands.stage_nodes),
+        **{name: getattr(commands, name) for name in _SAID_FIRST},
         "processes": [_process_json(process) for process in commands.processes],
         "load": loads[0] if len(loads) == 1 else None,
         "loads": loads,

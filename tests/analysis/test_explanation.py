@@ -67,7 +67,7 @@ def test_blocks_stand_to_one_another_as_in_the_engine_when_memory_is_equal() -> 
 
 def test_in_r1_a_smaller_budget_does_not_help_and_switching_async_off_does() -> None:
     found = explained(None, {}, **THEN)
-    assert found.regime == "async-v1"
+    assert found.resolved.flow.name == "async-v1"
     before = throughput({}, THEN)
     for tokens in (512, 1024, 2048):
         assert throughput({"max_num_batched_tokens": tokens}, THEN) <= before * 1.01
@@ -80,7 +80,7 @@ def test_in_r3_the_budget_sets_the_number_of_cohorts() -> None:
     in_flight = []
     for tokens in (16384, 4096, 2048, 1024, 512):
         found = explained(None, {"max_num_batched_tokens": tokens})
-        assert found.regime == "async-v2"
+        assert found.resolved.flow.name == "async-v2"
         value = found.result.metric("mean_in_flight_batches")
         assert value is not None
         in_flight.append(value)
@@ -119,7 +119,7 @@ def test_in_sglang_the_cap_of_a_slot_decides_whether_the_pipe_fills(
 ) -> None:
     posed = resolve(SearchSpace.load("kimi-k3-pp8-tp2-sglang"))
     found = explain(posed, candidate_of(posed, None, flags))
-    assert (found.regime, found.candidate.partition) == ("slots", (11, 11, 11, 12, 12, 12, 12, 12))
+    assert (found.resolved.flow.name, found.candidate.partition) == ("slots", (11, 11, 11, 12, 12, 12, 12, 12))
     measured = found.result.measurement
     assert measured is not None
     assert measured.metrics["mean_in_flight_batches"] == pytest.approx(in_flight, rel=0.12)

@@ -161,7 +161,7 @@ def test_explain_answers_for_every_large_model(model: str, gpus: dict[str, Any],
     found = explain(problem, own.candidate({}))
     assert found.result.outcome is Outcome.OK, found.result.reason
     assert sum(stage.layers for stage in found.stages) == problem.layers
-    assert all(memory.fits for memory in found.memory)
+    assert all(memory.fits for memory in found.resolved.memory)
     value = found.result.metric("output_throughput_tok_s")
     assert value is not None
     assert value > 0
