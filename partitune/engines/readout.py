@@ -81,7 +81,7 @@ class Counters:
 class LogReading:
     """What the logs of one start say; None or missing where they say nothing."""
 
-    node_of_stage: Mapping[int, tuple[int, ...]]  # stage -> nodes (indices of the plan) that a worker of it wrote from
+    node_of_stage: Mapping[int, tuple[int, ...]]  # stage -> nodes (indices of the start) that a worker of it wrote from
     weights_gib: Mapping[tuple[int, int], float]  # (stage, tensor-parallel rank) -> GiB of its GPU
     own_split: tuple[int, ...] | None  # layers per stage that vLLM chose because it was given no partition
     kv_tokens: int | None

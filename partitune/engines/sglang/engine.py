@@ -16,13 +16,12 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
 from partitune.engines.scheduling import Flow, Simulation
-from partitune.engines.sglang.cuda_graphs import capture_sizes
-from partitune.engines.sglang.defaults import FEWEST_ROWS, default_flags, effective_flags
+from partitune.engines.sglang.defaults import FEWEST_ROWS, capture_sizes, default_flags, effective_flags
 from partitune.engines.sglang.kernels import MEASURED, expert_kernel
 from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.logs import SglangReadout
-from partitune.engines.sglang.models import edge_copies
+from partitune.engines.sglang.models import replicated_embeddings
 from partitune.engines.sglang.parallel_rules import has_experts, resolved_layout
 from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
@@ -110,7 +109,7 @@ class Sglang(Engine):
             graph_sizes=len(capture_sizes(deployment, flow.max_requests)),
             share_flag="mem_fraction_static",
             static_share=True,
-            copies=edge_copies(deployment.architecture),
+            copies=replicated_embeddings(deployment.architecture),
         )
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:  # noqa: ARG002  (the protocol's)

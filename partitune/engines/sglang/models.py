@@ -14,7 +14,7 @@ _HEAD = frozenset({
 })  # fmt: skip
 
 
-def edge_copies(architecture: Architecture) -> ReplicatedEmbeddings:
+def replicated_embeddings(architecture: Architecture) -> ReplicatedEmbeddings:
     """What SGLang builds on every stage."""
     name = architecture.architecture
     return ReplicatedEmbeddings(embedding=name in _EMBEDDING, head=name in _HEAD, tower=False)

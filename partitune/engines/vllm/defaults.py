@@ -1,21 +1,27 @@
-"""The values vLLM gives the flags nobody set.
+"""The values vLLM gives the flags nobody set, and the batch sizes for which it then captures a CUDA graph.
 
 Decision: the engine derives its token budget from the GPU's memory, then caps one default by
-another. A comparison with "the default" is only honest with the same derivation.
+another; the sizes of its graphs follow from both. A comparison with "the default" is only honest with the same
+derivation.
 
 Source: vLLM 0.32.0 `engine/arg_utils.py` (get_batch_defaults, _set_default_max_num_seqs_and_batched_tokens_args),
-`config/cache.py`, `config/scheduler.py`; 0.33.0 is the same.
+`config/cache.py`, `config/scheduler.py`, `config/vllm.py` (_set_cudagraph_sizes); 0.33.0 is the same. Not read: a
+`compilation_config` in JSON.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment, command_flags
-from partitune.engines.flags import whole_number
+from partitune.engines.flags import whole_number, whole_numbers
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import STATE_KINDS
 
 _GIB = 1 << 30
+#: Largest size captured by default; data-centre Blackwell (compute capability 10) captures more.
+_LARGEST, _LARGEST_BLACKWELL = 512, 1024
 _SLOW_WITH_LARGE_BATCHES = ("a100", "gb10")
 
 
@@ -58,6 +64,35 @@ def default_flags(deployment: Deployment) -> dict[str, FlagValue]:
 def effective_flags(deployment: Deployment) -> dict[str, FlagValue]:
     """Every flag that decides something here: the defaults overlaid with the deployment's own, without variables."""
     return {**default_flags(deployment), **command_flags(deployment.flags)}
+
+
+def capture_sizes(flags: Mapping[str, FlagValue], gpu: Gpu) -> tuple[int, ...]:
+    """Batch sizes with a CUDA graph in ascending order, none in eager mode; a decode batch between two is padded.
+
+    Args:
+        flags: effective flags; `max_num_seqs` and `max_num_batched_tokens` must be among them.
+        gpu: what the engine starts on.
+
+    Raises:
+        SpecError: `cudagraph_capture_sizes` is not a list of whole numbers.
+    """
+    seqs, tokens = int(flags["max_num_seqs"]), int(flags["max_num_batched_tokens"])
+    if flags.get("enforce_eager"):
+        return ()
+    if given := whole_numbers(flags, "cudagraph_capture_sizes"):
+        return tuple(sorted({size for size in given if size <= tokens}))
+    limit = flags.get("max_cudagraph_capture_size")
+    default = _LARGEST_BLACKWELL if gpu.generation.value.data_centre_blackwell else _LARGEST
+    largest = min(2 * seqs, default) if limit is None else int(limit)
+    sizes = {seqs} if limit is None and seqs <= largest else set()
+    largest = min(tokens, largest)
+    fine = range(1, min(largest, 32) + 1) if flags.get("performance_mode") == "interactivity" else (1, 2, 4)
+    sizes.update(size for size in fine if size <= largest)
+    sizes.update(range(8, min(largest + 1, 256), 8))
+    sizes.update(range(256, largest + 1, 16))
+    if tokens <= largest:
+        sizes.add(tokens)
+    return tuple(sorted(size for size in sizes if size <= tokens))
 
 
 def _batch_defaults(gpu: Gpu) -> tuple[int, int]:

@@ -19,15 +19,14 @@ from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvCache
 from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.versions import Version, parse_version
-from partitune.engines.vllm.cuda_graphs import capture_sizes
-from partitune.engines.vllm.defaults import default_flags, effective_flags
+from partitune.engines.vllm.defaults import capture_sizes, default_flags, effective_flags
 from partitune.engines.vllm.kernels import MEASURED
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, kv_cache, range_blocks
 from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.logs import VllmReadout
-from partitune.engines.vllm.models import edge_copies
+from partitune.engines.vllm.models import replicated_embeddings
 from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import READ, Regime, choose_regime, regime, runs_v2
 from partitune.engines.vllm.rules import check_vllm, draft_method
@@ -117,7 +116,9 @@ class Vllm(Engine):
             drafter=draft_method(flags) == "mtp",
             drafter_embedding=deployment.stages > 1 and draft_method(flags) in _DRAFTS_FROM_EMBEDDING,
             vision=not flags.get("language_model_only", False),
-            copies=edge_copies(deployment.architecture, parse_version(deployment.version), v2=runs_v2(deployment)),
+            copies=replicated_embeddings(
+                deployment.architecture, parse_version(deployment.version), v2=runs_v2(deployment)
+            ),
         )
 
     def kv_cache(self, deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvCache:

@@ -43,7 +43,7 @@ V2_LISTED = frozenset({
 })  # fmt: skip
 
 
-def edge_copies(architecture: Architecture, version: Version, *, v2: bool) -> ReplicatedEmbeddings:
+def replicated_embeddings(architecture: Architecture, version: Version, *, v2: bool) -> ReplicatedEmbeddings:
     """What vLLM builds on every stage though one needs it.
 
     Args:

@@ -26,7 +26,7 @@ from partitune.models.architecture import Ffn
 READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
 RUNNERS = ("auto", "v1", "v2")
 _CHUNKS_FLOW = Version(0, 20)  # PR 38726: in `v1/worker/gpu_model_runner.py` of 0.20.0, not of 0.19.1
-REFUSED_SINCE = Version(0, 31)  # V1 runner with pipeline and async scheduling (PR 56250)
+_REFUSED_SINCE = Version(0, 31)  # V1 runner with pipeline and async scheduling (PR 56250)
 _V2_FOR_ALL = Version(0, 30)
 _V2_SIDE_STREAM = Version(0, 24)  # PR 42187
 
@@ -117,12 +117,12 @@ def choose_regime(deployment: Deployment) -> RegimeChoice:
     notes, refusal = READ.notes(version), ""
     if v2 and version >= _V2_SIDE_STREAM:
         chosen = Regime.SYNC_V2 if asynchronous is False else Regime.ASYNC_V2
-    elif stages > 1 and not v2 and version >= REFUSED_SINCE:
+    elif stages > 1 and not v2 and version >= _REFUSED_SINCE:
         chosen = Regime.SYNC_V1
         if asynchronous:
             refusal = (
                 f"async_scheduling: true with the V1 model runner and {stages} stages is refused since vLLM "
-                f"{REFUSED_SINCE}; leave it out, set it to false, or use runner v2"
+                f"{_REFUSED_SINCE}; leave it out, set it to false, or use runner v2"
             )
         if asynchronous is None:
             notes += ("async scheduling is switched off silently: the V1 model runner has none with a pipeline",)

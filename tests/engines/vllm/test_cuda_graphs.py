@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from partitune.candidate import FlagValue
-from partitune.engines.vllm.cuda_graphs import capture_sizes
+from partitune.engines.vllm.defaults import capture_sizes
 from partitune.errors import SpecError
 from partitune.hardware.gpus import GPUS
 
