@@ -7,6 +7,8 @@ ENGINE := .venv-engine
 OLDEST := .venv-oldest
 NEWEST := .venv-newest
 RUN    := $(VENV)/bin/python -m
+# Two at once, as on the smallest machines that tests are meant to run on.
+TESTS  := pytest --numprocesses 2 --dist loadgroup
 PIP    := $(RUN) pip --disable-pip-version-check install --quiet
 
 .NOTPARALLEL:
@@ -16,16 +18,16 @@ search: $(VENV)/.installed
 	$(RUN) partitune export kimi-k3-pp8-tp2 -o deploy.env
 
 test: $(VENV)/.installed-dev
-	$(RUN) pytest
+	$(RUN) $(TESTS)
 
 # The bounds of pyproject.toml hold: the suite on the lowest version of each on Python 3.11, and on the highest of each;
 # make PYTHON=python3.13 test-newest names the newest Python at hand.
 test-oldest: PYTHON := python3.11
 test-oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/python -m pytest
+	$(OLDEST)/bin/python -m $(TESTS)
 
 test-newest: $(NEWEST)/.installed
-	$(NEWEST)/bin/python -m pytest
+	$(NEWEST)/bin/python -m $(TESTS)
 
 # A search on real vLLM servers, on this machine's CPU; not part of `make test` (3.5 GB, half an hour).
 test-engine: $(VENV)/.installed-dev $(ENGINE)/moe16/tokenizer.json

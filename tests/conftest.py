@@ -1,4 +1,8 @@
-"""Fixtures: one Ray cluster for the session, and nothing a test does reaches the user's own folders."""
+"""Fixtures: one Ray cluster for the session, and nothing a test does reaches the user's own folders.
+
+`make test` runs two processes of tests side by side. What needs a Ray cluster is one group, which comes first: clusters
+start one after the other, and the long group does not come last.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +33,23 @@ os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 
 
 # Logs and the ledger of engines that a test starts, and what `gc` would throw away.
-os.environ["XDG_STATE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "state")
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+os.environ["XDG_STATE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "state" / _WORKER)
 
 # Answers of the kernel tables are kept beside pytest's own cache: asking takes seconds a model.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "answers")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process runs all that needs Ray, and begins with it."""
+
+    def needs_ray(item: pytest.Item) -> bool:
+        return item.get_closest_marker("ray") is not None or "ray_cluster" in getattr(item, "fixturenames", ())
+
+    items.sort(key=lambda item: not needs_ray(item))
+    for item in items:
+        if needs_ray(item):
+            item.add_marker(pytest.mark.xdist_group("ray"))
 
 
 @pytest.fixture(scope="session")

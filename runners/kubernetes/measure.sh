@@ -45,7 +45,7 @@ retried apply -f "$result.job" >&2 || exit $site_failed
 
 state_of_job() { retried get job "$name" --output=jsonpath='{.status.succeeded}/{.status.failed}' > "$result.state"; }
 while state_of_job || exit $site_failed; [ "$(cat "$result.state")" = / ]; do
-  sleep 5 &
+  sleep "${POLL_S:-5}" &
   wait $!
 done
 state=$(cat "$result.state")

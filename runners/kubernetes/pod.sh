@@ -12,7 +12,7 @@ server=$!
 until curl --silent --fail --header @<(printf 'Authorization: Bearer %s' "$VLLM_API_KEY") \
   "http://127.0.0.1:$port/v1/models" | grep --quiet --fixed-strings "\"$name\""; do
   kill -0 "$server" || exit 1
-  sleep 2
+  sleep "${POLL_S:-2}"
 done
 mapfile -t load < /trial/load.txt
 vllm "${load[@]}" --result-dir /tmp --result-filename result.json   # the last word wins

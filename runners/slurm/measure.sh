@@ -58,7 +58,7 @@ while list_jobs || exit $site_failed; [ -s "$folder/queue" ]; do
   for other in $(grep --line-regexp --invert-match --fixed-strings "$job" "$folder/queue"); do
     retried scancel "$other" || exit $site_failed       # of an sbatch that failed after its job was accepted
   done
-  sleep 2 &
+  sleep "${POLL_S:-2}" &
   wait $!
 done
 submitted=""

@@ -129,7 +129,7 @@ def site(name: str, cluster: Cluster, folder: Path, **given: object) -> CommandD
     (cluster.programs / "vllm").write_text(VLLM)
     (cluster.programs / "vllm").chmod(0o755)
     path = f"{cluster.programs}:{os.environ['PATH']}"
-    env = {"PATH": path, "RETRY_PAUSES_S": "0.1 0.1", **dict(given.pop("env", {}))}  # type: ignore[call-overload]
+    env = {"PATH": path, "RETRY_PAUSES_S": "0.1 0.1", "POLL_S": "0.2", **dict(given.pop("env", {}))}  # type: ignore[call-overload]
     settings = {"port": free_ports(1)[0], "timeout_s": 60.0, "env": env, **given}
     example = {**Runner.load(name).resolved(), **settings}
     runner = Runner.from_mapping(example, source=f"{name}.yaml", folder=Path(str(shipped(Kind.RUNNER))))
