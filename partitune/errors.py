@@ -114,6 +114,11 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     return f", did you mean {near[0]}?" if near else ""
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most `most` characters; one that is longer ends in `...`."""
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def printable(text: str, *, lines: bool = False) -> str:
     """A text from outside with everything that is not printable spelled out: it cannot break a line or a terminal.
 

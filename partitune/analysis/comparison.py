@@ -49,30 +49,20 @@ class Comparison:
         return cls(tuple(changes), f"{words} ({basis}; indifference zone {percent(zone, 'g')})")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The trial to use: `index` into the trials it was chosen from, and why in one line."""
-
-    index: int
-    why: str
-
-
 def gain(objective: Objective, default: float, value: float) -> float:
     """Relative change towards the better, as a share of the default; of `value` where the default is 0."""
     base = abs(default) or abs(value) or 1.0
     return (objective.cost(default) - objective.cost(value)) / base
 
 
-def verdict(relative_gain: float, zone: float = INDIFFERENCE_ZONE) -> str:
+def verdict(relative_gain: float, zone: float) -> str:
     """The fixed words for a relative gain."""
     if abs(relative_gain) <= zone:
         return NO_DIFFERENCE
     return f"better by {percent(relative_gain)}" if relative_gain > 0 else WORSE
 
 
-def compare(
-    default: Result | None, result: Result, objectives: Sequence[Objective], zone: float = INDIFFERENCE_ZONE
-) -> Comparison:
+def compare(default: Result | None, result: Result, objectives: Sequence[Objective], zone: float) -> Comparison:
     """Compare a trial with the engine's default; the text says where figures of either are simulated."""
     sides = (result.measurement, None if default is None else default.measurement)
     simulated = any(measurement.simulated for measurement in sides if measurement is not None)
@@ -92,17 +82,19 @@ def compare(
 
 
 def choose(
-    results: Sequence[Result], objectives: Sequence[Objective], default: int | None = 0, zone: float = INDIFFERENCE_ZONE
-) -> Choice | None:
+    results: Sequence[Result], objectives: Sequence[Objective], default: int | None, zone: float
+) -> tuple[int | None, str]:
     """The trial to use: objectives in the order given, each within its zone; the default unless it is beaten.
 
     The first objective names the winner. Of the trials on the front within `zone` of its best value the second one
-    decides, and so on. `default` is the index of the engine's default in `results`, None when it was not tried. Returns
-    None when no trial competes.
+    decides, and so on. `default` is the index of the engine's default in `results`, None when it was not tried.
+
+    Returns:
+        Its index in `results`, None when no trial competes; and why, in one line.
     """
     left = front(results, objectives)
     if not left:
-        return None
+        return None, "no trial can be deployed: every one failed or missed a limit"
     for objective in objectives:
         values = {index: results[index].metric(objective.metric) or 0.0 for index in left}
         best_value = min(values.values(), key=objective.cost)
@@ -113,12 +105,12 @@ def choose(
         others = ", ".join(objective.metric for objective in objectives[1:])
         why += f"; of those within {percent(zone, 'g')} of it, best {others}"
     if default is None or costs_of(results[default], objectives) is None:
-        return Choice(best, why)
+        return best, why
     if default == best:
-        return Choice(default, f"engine default: it is the {why}")
+        return default, f"engine default: it is the {why}"
     if all(change.gain <= zone for change in compare(results[default], results[best], objectives, zone).changes):
-        return Choice(default, f"engine default: the {why} beats it by no more than {percent(zone, 'g')}")
-    return Choice(best, why)
+        return default, f"engine default: the {why} beats it by no more than {percent(zone, 'g')}"
+    return best, why
 
 
 def nearest_miss(results: Sequence[Result]) -> int | None:

@@ -195,9 +195,7 @@ def summarise(
     trials = list(trials)
     results = [trial.result for trial in trials]
     default = next((i for i, trial in enumerate(trials) if trial.is_default), None)
-    choice = choose(results, objectives, default, rules.zone)
-    chosen = None if choice is None else choice.index
-    why = "no trial can be deployed: every one failed or missed a limit" if choice is None else choice.why
+    chosen, why = choose(results, objectives, default, rules.zone)
     lined_up = line_up(trials, objectives[0], rules)
     final = None if lined_up is None else judge(lined_up, runs, objectives, rules.zone)
     if final is not None and final.over:

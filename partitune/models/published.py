@@ -131,12 +131,13 @@ MODELS: tuple[CatalogModel, ...] = (
     _model("ai21labs/AI21-Jamba-1.5-Mini", 51.6e9, _T, _HUB.format("51.6B; card: 52B"), name="jamba-1.5-mini"),
 )
 
-_BY_ALIAS = {alias.lower(): model for model in MODELS for alias in (model.name, *model.aliases)}
+#: Every model by its name and its aliases, in lower case.
+BY_ALIAS = {alias.lower(): model for model in MODELS for alias in (model.name, *model.aliases)}
 
 
 def find_model(name: str) -> CatalogModel | None:
     """The catalog model of a name or alias, whatever its case."""
-    return _BY_ALIAS.get(name.strip().lower())
+    return BY_ALIAS.get(name.strip().lower())
 
 
 def catalog_names() -> tuple[str, ...]:

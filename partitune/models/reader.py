@@ -13,16 +13,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from partitune.errors import SpecError, nearest
+from partitune.errors import SpecError, nearest, shortened
 from partitune.models.architecture import Architecture, Edges
 from partitune.models.families import FAMILIES, plain
 from partitune.models.fields import Fields
-from partitune.models.published import MODELS, catalog_names, find_model
+from partitune.models.published import BY_ALIAS, catalog_names, find_model
 from partitune.models.quantisation import read_quantisation
 from partitune.models.stack import FamilyReader
 from partitune.models.vision import read_vision
-
-__all__ = ["catalog_names", "load_architecture", "read_architecture"]
 
 _WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZE_MAX = 16 * 2**20
@@ -186,13 +184,11 @@ def _existing_config(name_or_path: str | Path) -> Path | None:
 
 
 def _unknown(name: str) -> str:
-    short = name if len(name) <= 80 else f"{name[:77]}..."
-    aliases = {alias.lower(): model.name for model in MODELS for alias in (model.name, *model.aliases)}
     tail = name.lower().rsplit("/", 1)[-1]
-    near = [*nearest(name, aliases, most=3, alike=0.5), *nearest(tail, aliases, most=3)]
-    names = list(dict.fromkeys(aliases[match] for match in near))[:3] or list(catalog_names()[:3])
+    near = [*nearest(name, BY_ALIAS, most=3, alike=0.5), *nearest(tail, BY_ALIAS, most=3)]
+    names = list(dict.fromkeys(BY_ALIAS[match].name for match in near))[:3] or list(catalog_names()[:3])
     return (
-        f"model {short!r} is not in the catalog (nearest: {', '.join(names)}) and no such file exists; "
+        f"model {shortened(name, 80)!r} is not in the catalog (nearest: {', '.join(names)}) and no such file exists; "
         "pass the path of a config.json, or of the folder that holds one, as ./My-Model"
     )
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from partitune.errors import StoreError
+from partitune.errors import StoreError, shortened
 
 _PARTITION = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
 
@@ -56,10 +56,8 @@ def reject(place: tuple[str, str, str], column: str, value: object, allowed: str
         allowed: what it may hold.
     """
     database, table, row = place
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
     raise StoreError(
-        f"{database}: table {table}, {row}, column {column}: {shown} is not {allowed}. "
+        f"{database}: table {table}, {row}, column {column}: {shortened(repr(value), 80)} is not {allowed}. "
         "The row is damaged: restore the file from a copy, or correct the cell"
     )
 

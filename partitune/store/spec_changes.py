@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from partitune.errors import shortened
 from partitune.store.records import Revision, StudyTerms
 
 _ABSENT = object()  # in place of a value
@@ -41,5 +42,4 @@ def top_level_key(change: str) -> str:
 
 
 def _short(value: object) -> str:
-    shown = "(absent)" if value is _ABSENT else repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+    return "(absent)" if value is _ABSENT else shortened(repr(value), 60)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partitune.analysis.comparison import INDIFFERENCE_ZONE as ZONE
 from partitune.analysis.comparison import choose, compare, gain, verdict
 from partitune.candidate import Direction, Objective, Outcome, Result
 from tests.analysis.test_pareto import THROUGHPUT, TTFT, TWO, trial, trials
@@ -34,7 +35,7 @@ KEEP = "no significant difference: keep the default"
     ],
 )
 def test_the_words_are_exactly_these(direction: Direction, default: float, value: float, words: str) -> None:
-    assert verdict(gain(Objective("metric", direction), default, value)) == words
+    assert verdict(gain(Objective("metric", direction), default, value), ZONE) == words
 
 
 @given(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6))
@@ -44,7 +45,7 @@ def test_directions_mirror_each_other(default: float, value: float) -> None:
 
 
 def test_a_comparison_says_every_objective_and_that_it_is_simulated() -> None:
-    found = compare(trial(1000, 100), trial(1100, 120), TWO)
+    found = compare(trial(1000, 100), trial(1100, 120), TWO, ZONE)
     assert [(change.default, change.value, change.verdict) for change in found.changes] == [
         (1000, 1100, "better by 10.0 %"),
         (100, 120, "worse"),
@@ -62,75 +63,69 @@ def measured(result: Result) -> Result:
 
 
 def test_single_measured_runs_claim_no_more_than_they_are() -> None:
-    found = compare(measured(trial(1000)), measured(trial(1100)), [THROUGHPUT], zone=0.02)
+    found = compare(measured(trial(1000)), measured(trial(1100)), [THROUGHPUT], 0.02)
     assert found.text == "output_throughput_tok_s better by 10.0 % (single runs, not repeated; indifference zone 2 %)"
 
 
 def test_without_a_measured_default_there_is_nothing_to_compare_with() -> None:
-    assert compare(None, trial(1, 1), TWO).changes == ()
+    assert compare(None, trial(1, 1), TWO, ZONE).changes == ()
     lost = dataclasses.replace(trial(1, 1, outcome=Outcome.INFEASIBLE), reason="stage 7 is short of 3 GiB")
-    found = compare(lost, trial(1, 1), TWO)
+    found = compare(lost, trial(1, 1), TWO, ZONE)
     assert found.changes == ()
     assert found.text.endswith("the engine default is infeasible: stage 7 is short of 3 GiB")
-    assert compare(trial(1), trial(1, 1), TWO).changes == ()
+    assert compare(trial(1), trial(1, 1), TWO, ZONE).changes == ()
 
 
 def test_one_objective_takes_its_best() -> None:
-    choice = choose(trials((1000, 100), (1200, 300), (1100, 90)), [THROUGHPUT])
-    assert choice is not None
-    assert (choice.index, choice.why) == (1, "best output_throughput_tok_s")
+    choice = choose(trials((1000, 100), (1200, 300), (1100, 90)), [THROUGHPUT], 0, ZONE)
+    assert choice == (1, "best output_throughput_tok_s")
 
 
 def test_of_several_objectives_the_first_names_the_winner() -> None:
-    choice = choose(trials((600, 150), (1000, 200), (900, 130), (500, 100)), TWO)
-    assert choice is not None
-    assert choice.index == 1
-    assert choice.why == "best output_throughput_tok_s; of those within 1 % of it, best ttft_p99_ms"
+    choice = choose(trials((600, 150), (1000, 200), (900, 130), (500, 100)), TWO, 0, ZONE)
+    assert choice[0] == 1
+    assert choice[1] == "best output_throughput_tok_s; of those within 1 % of it, best ttft_p99_ms"
 
 
 def test_what_the_first_objective_does_not_tell_apart_the_second_decides() -> None:
-    choice = choose(trials((600, 300), (1000, 200), (995, 130), (980, 90)), TWO)
-    assert choice is not None
-    assert choice.index == 2
+    choice = choose(trials((600, 300), (1000, 200), (995, 130), (980, 90)), TWO, 0, ZONE)
+    assert choice[0] == 2
 
 
 @pytest.mark.parametrize("best", [1000.0, 1009.0, 1010.0])
 def test_the_default_stays_unless_it_is_clearly_beaten(best: float) -> None:
-    choice = choose(trials((900, 100), (1000, 100), (best, 100)), [THROUGHPUT], default=1)
-    assert choice is not None
-    assert choice.index == 1
-    assert choice.why.startswith("engine default: ")
+    choice = choose(trials((900, 100), (1000, 100), (best, 100)), [THROUGHPUT], 1, ZONE)
+    assert choice[0] == 1
+    assert choice[1].startswith("engine default: ")
 
 
 def test_the_zone_is_the_callers() -> None:
     results = trials((1000, 100), (1030, 100))
-    chosen = [choose(results, [THROUGHPUT], zone=zone) for zone in (0.01, 0.05)]
-    assert [choice.index for choice in chosen if choice] == [1, 0]
+    chosen = [choose(results, [THROUGHPUT], 0, zone) for zone in (0.01, 0.05)]
+    assert [choice[0] for choice in chosen] == [1, 0]
 
 
 def test_the_default_stays_where_the_best_gains_nowhere_beyond_the_zone() -> None:
-    choice = choose(trials((1000, 100), (1005, 99.5)), TWO)
-    assert choice is not None
-    assert choice.index == 0
-    assert choice.why.endswith("beats it by no more than 1 %")
+    choice = choose(trials((1000, 100), (1005, 99.5)), TWO, 0, ZONE)
+    assert choice[0] == 0
+    assert choice[1].endswith("beats it by no more than 1 %")
 
 
 def test_a_default_that_does_not_run_is_not_kept() -> None:
     results = [trial(2000, 1, outcome=Outcome.INFEASIBLE), trial(1000, 100)]
     for default in (0, None):
-        choice = choose(results, [THROUGHPUT], default=default)
-        assert choice is not None
-        assert choice.index == 1
+        choice = choose(results, [THROUGHPUT], default, ZONE)
+        assert choice[0] == 1
 
 
 def test_nothing_is_chosen_from_failures() -> None:
-    assert choose([trial(1, 1, outcome=Outcome.FAILED)], [TTFT]) is None
-    assert choose([], [TTFT], default=None) is None
+    assert choose([trial(1, 1, outcome=Outcome.FAILED)], [TTFT], 0, ZONE)[0] is None
+    assert choose([], [TTFT], None, ZONE)[0] is None
 
 
 @given(st.lists(st.tuples(st.floats(1, 1e4), st.floats(1, 1e4)), min_size=1, max_size=8))
 def test_what_is_chosen_over_the_default_beats_it(rows: list[tuple[float, float]]) -> None:
-    choice = choose(trials(*rows), TWO)
-    assert choice is not None
-    verdicts = [change.verdict for change in compare(trial(*rows[0]), trial(*rows[choice.index]), TWO).changes]
-    assert choice.index == 0 or any(words.startswith("better by") for words in verdicts)
+    index, _ = choose(trials(*rows), TWO, 0, ZONE)
+    assert index is not None
+    verdicts = [change.verdict for change in compare(trial(*rows[0]), trial(*rows[index]), TWO, ZONE).changes]
+    assert index == 0 or any(words.startswith("better by") for words in verdicts)

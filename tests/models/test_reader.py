@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from partitune.errors import SpecError
-from partitune.models.published import MODELS
-from partitune.models.reader import catalog_names, load_architecture, read_architecture
+from partitune.models.published import MODELS, catalog_names
+from partitune.models.reader import load_architecture, read_architecture
 
 PLAIN: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from partitune.errors import SpecError, printable
+from partitune.errors import SpecError, printable, shortened
 
 #: Keys and list positions from the top of the file.
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -76,8 +76,7 @@ def describe(value: object) -> str:
 
 def shown(text: str) -> str:
     """A text cut to 60 characters, printable."""
-    cut = printable(text[:61])
-    return cut if len(cut) <= 60 else cut[:57] + "..."
+    return shortened(printable(text[:61]), 60)
 
 
 def text_fault(text: str) -> str | None:
