@@ -20,7 +20,7 @@ _FOLDERS = (
 ENGINES: Mapping[str, Engine] = {name: import_module(f"partitune.engines.{name}.engine").ENGINE for name in _FOLDERS}
 
 
-def engine(name: str, source: str = "engine.name") -> Engine:
+def engine(name: str) -> Engine:
     """The engine of that name.
 
     Raises:
@@ -29,4 +29,4 @@ def engine(name: str, source: str = "engine.name") -> Engine:
     if name in ENGINES:
         return ENGINES[name]
     hint = did_you_mean(name, ENGINES)
-    raise SpecError(f"{source}: {name!r} is not a known engine{hint}; known are {', '.join(ENGINES)}")
+    raise SpecError(f"engine.name: {name!r} is not a known engine{hint}; known are {', '.join(ENGINES)}")

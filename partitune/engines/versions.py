@@ -45,7 +45,7 @@ class VersionRange(NamedTuple):
         return ()
 
 
-def parse_version(text: str, source: str = "engine.version") -> Version:
+def parse_version(text: str) -> Version:
     """Release number of `0.33.0`, `0.26.1rc1`, `0.5.5.post3`, `v0.33`, `0.33.0+cu130`.
 
     Raises:
@@ -53,5 +53,5 @@ def parse_version(text: str, source: str = "engine.version") -> Version:
     """
     release = _VERSION.match(text)
     if not release:
-        raise SpecError(f"{source}: {text!r} is not a version; write it like 0.33.0 or 0.26.1rc1")
+        raise SpecError(f"engine.version: {text!r} is not a version; write it like 0.33.0 or 0.26.1rc1")
     return Version(*(int(number or 0) for number in release.group("major", "minor", "patch")))

@@ -63,5 +63,5 @@ def test_the_engine_would_leave_stages_empty() -> None:
 def test_unknown_rule_and_engine() -> None:
     with pytest.raises(SpecError, match="did you mean remainder-last"):
         engine("vllm").default_partition(61, 4, "0.33.0", "remainderlast")
-    with pytest.raises(SpecError, match=r"space.yaml:3: engine: 'vLMM' is not a known engine, did you mean vllm"):
-        engine("vLMM", "space.yaml:3: engine")
+    with pytest.raises(SpecError, match=r"engine\.name: 'vLMM' is not a known engine, did you mean vllm"):
+        engine("vLMM")

@@ -39,10 +39,11 @@ def cache_model(deployment: Deployment) -> CacheModel:
     """
     flags = effective_flags(deployment)
     longest = whole_number(flags, "max_model_len", 0)
+    slots = regime(deployment).regime.queue_slots(deployment.stages)
     return CacheModel(
         _layer_caches(deployment, flags),
         max_model_len=longest if longest > 0 else deployment.architecture.max_position,
-        max_in_flight_tokens=regime(deployment).slots * int(flags["max_num_batched_tokens"]),
+        max_in_flight_tokens=slots * int(flags["max_num_batched_tokens"]),
         state_blocks=2 if flags["mamba_cache_mode"] == "align" else 1,
     )
 

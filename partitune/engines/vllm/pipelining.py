@@ -90,7 +90,6 @@ class RegimeChoice:
     """Which way a start of vLLM keeps its pipeline busy, and how it came about."""
 
     regime: Regime
-    slots: int  # batches that may be in flight
     notes: tuple[str, ...]  # what the engine does silently, and what was assumed
     refusal: str  # empty when the engine starts
     broadcasts_chunks: bool  # async-v1: stages wait for the last one after unfinished prompts too
@@ -131,7 +130,7 @@ def choose_regime(deployment: Deployment) -> RegimeChoice:
         if v2:
             notes += ("the V2 runner before 0.24 broadcasts sampled tokens on the main stream, like the V1 runner",)
     chunks = chosen is Regime.ASYNC_V1 and version < _CHUNKS_FLOW
-    return RegimeChoice(chosen, chosen.queue_slots(stages), notes, refusal, chunks)
+    return RegimeChoice(chosen, notes, refusal, chunks)
 
 
 def runs_v2(deployment: Deployment) -> bool:

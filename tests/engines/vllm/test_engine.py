@@ -70,8 +70,9 @@ def test_regimes(
     version: str, runner: str, flag: bool | None, model: Architecture, expected: Regime, slots: int
 ) -> None:
     flags: dict[str, FlagValue] = {} if flag is None else {"async_scheduling": flag}
-    choice = regime(deployment(version=version, runner=runner, flags=flags, architecture=model))
-    assert (choice.regime, choice.slots) == (expected, slots)
+    start = deployment(version=version, runner=runner, flags=flags, architecture=model)
+    chosen = regime(start).regime
+    assert (chosen, chosen.queue_slots(start.stages)) == (expected, slots)
 
 
 def test_silent_switch_off_is_a_note_and_the_explicit_flag_is_refused() -> None:
@@ -81,8 +82,8 @@ def test_silent_switch_off_is_a_note_and_the_explicit_flag_is_refused() -> None:
     with pytest.raises(SpecError, match="async_scheduling: true with the V1 model runner and 8 stages is refused"):
         regime(loud)
     assert [one.rule for one in VLLM.check(loud)] == ["async-pipeline-v1"]
-    alone = regime(replace(loud, layout=Layout(tp=2)))
-    assert (alone.regime, alone.slots) == (Regime.ASYNC_V1, 2)
+    alone = regime(replace(loud, layout=Layout(tp=2))).regime
+    assert (alone, alone.queue_slots(1)) == (Regime.ASYNC_V1, 2)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,6 @@ def vllm_settings(deployment: Deployment, kv_cache: KvCache) -> SchedulerSetting
     return SchedulerSettings(
         regime=chosen.regime,
         stages=deployment.stages,
-        queue_slots=chosen.slots,
         broadcasts_chunks=chosen.broadcasts_chunks,
         max_num_batched_tokens=int(flags["max_num_batched_tokens"]),
         max_num_seqs=int(flags["max_num_seqs"]),
