@@ -22,7 +22,7 @@ Result.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 
@@ -112,6 +112,12 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """`, did you mean NAME?` for the nearest allowed name, empty when none is near: the middle of a message."""
     near = nearest(word, allowed)
     return f", did you mean {near[0]}?" if near else ""
+
+
+def not_known(kind: str, name: str, near: Sequence[str], known: Iterable[str]) -> SpecError:
+    """The error for a name of which there is none: with those that may be meant, or else all that are known."""
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
+    return SpecError(f"{kind}: {name!r} is not known; {hint}")
 
 
 def shortened(text: str, most: int) -> str:

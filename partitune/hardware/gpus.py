@@ -4,14 +4,48 @@ Decision: figures are typed in, not probed, because a search is planned on a lap
 what a process on the GPU sees as total (cudaMemGetInfo), 0.5-1 % less than nvidia-smi prints: engines compute their
 budgets from it. Where a chip has no unit for a type (fp8 before Ada, fp4 before Blackwell) the next wider type's peak
 stands, because engines then dequantise to it.
+
+What holds for every GPU of a generation is an Enum whose members carry all their facts, so that nobody downstream
+compares names of generations: one added without a fact does not pass the type check and does not import, and nothing
+falls back to another generation's figures.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
-from partitune.errors import SpecError, nearest
-from partitune.hardware.generations import Generation
+from partitune.errors import nearest, not_known
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts of one generation; the links are names of `hardware.links`."""
+
+    label: str
+    in_node: str  # what joins two GPUs of a node, unless the space says otherwise
+    between_nodes: str  # what joins two nodes
+    measured_like: tuple[str, ...]  # systems of costs/fitted_constants.json that stand in for it, nearest first
+    data_centre_blackwell: bool = False  # compute capability 10
+
+
+class Generation(Enum):
+    """GPUs of one architecture and one way of being joined; `value` holds its facts."""
+
+    AMPERE = Facts("ampere", "nvlink-a100", "network-a100", ("a100_sxm",))
+    AMPERE_PCIE = Facts("ampere-pcie", "pcie4", "ethernet-100g", ("l40s", "a100_sxm"))
+    ADA = Facts("ada", "pcie4", "ethernet-100g", ("l40s",))
+    HOPPER = Facts("hopper", "nvlink-h100", "infiniband-400g", ("h200_sxm", "h100_sxm"))
+    BLACKWELL = Facts(
+        "blackwell", "nvlink-b200", "infiniband-800g", ("b200_sxm", "b300_sxm"), data_centre_blackwell=True
+    )
+    BLACKWELL_RACK = Facts(
+        "blackwell-rack", "nvlink-b200", "nvlink-rack", ("gb200", "b300_sxm", "b200_sxm"), data_centre_blackwell=True
+    )
+    BLACKWELL_PCIE = Facts("blackwell-pcie", "pcie5", "ethernet-100g", ("l40s", "b200_sxm"))
+    CDNA3 = Facts("cdna3", "infinity-fabric", "infiniband-400g", ("h200_sxm", "h100_sxm"))
+    # Processes of one host; no table of a CPU exists.
+    CPU = Facts("cpu", "pcie4", "ethernet-100g", ("h200_sxm", "h100_sxm"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +67,7 @@ class Gpu:
         return {"bf16": self.bf16_flops_s, "fp8": self.fp8_flops_s, "fp4": self.fp4_flops_s}[width]
 
 
-_GIB = 1 << 30
+GIB = 1 << 30
 _AIC = "aiconfigurator-core 0.12.0 systems/{}.yaml"
 _SHEET = "vendor data sheet"
 
@@ -69,7 +103,7 @@ _ROWS: tuple[tuple[str, Generation, float, float, float, float, float, str], ...
 GPUS: dict[str, Gpu] = {
     name: Gpu(
         name=name,
-        memory_bytes=int(gib * _GIB),
+        memory_bytes=int(gib * GIB),
         bandwidth_bytes_s=bandwidth * 1e9,
         bf16_flops_s=bf16 * 1e12,
         fp8_flops_s=fp8 * 1e12,
@@ -99,5 +133,4 @@ def gpu(name: str) -> Gpu:
         return _BY_PLAIN_NAME[plain]
     longer = [known for known in GPUS if plain and _plain(known).startswith(plain)]
     near = longer or [_BY_PLAIN_NAME[p].name for p in nearest(plain, _BY_PLAIN_NAME, most=3)]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(GPUS)}"
-    raise SpecError(f"gpu: {name!r} is not known; {hint}")
+    raise not_known("gpu", name, near, GPUS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partitune.errors import SpecError, nearest
+from partitune.errors import nearest, not_known
 from partitune.hardware.gpus import Gpu
 
 
@@ -62,9 +62,7 @@ def link(name: str) -> Link:
     """
     if name.casefold() in LINKS:
         return LINKS[name.casefold()]
-    near = nearest(name, LINKS, most=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(LINKS)}"
-    raise SpecError(f"link: {name!r} is not known; {hint}")
+    raise not_known("link", name, nearest(name, LINKS, most=3), LINKS)
 
 
 def link_in_node(gpu: Gpu) -> Link:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from partitune.errors import SpecError
-from partitune.hardware.gpus import Gpu
+from partitune.hardware.gpus import GIB, Gpu
 from partitune.hardware.links import Link, link_between_nodes, link_in_node
 from partitune.hardware.parallelism import Layout, RankOrder
 
@@ -72,7 +72,6 @@ class Machines:
         return f"{layout.name} leaves {idle} of {self.total} GPUs idle" if idle else ""
 
 
-_GIB = 1 << 30
 _Value = TypeVar("_Value", Gpu, float)
 
 
@@ -95,8 +94,8 @@ def place(machines: Machines, layout: Layout, order: RankOrder = RankOrder.REPLI
     per_stage = tuple(weakest(members) for members in _members("gpus", machines.gpus, owned, total))
     reserved = [max(members) for members in _members("reserved_gib", machines.reserved_gib, owned, total)]
     for stage, (gpu, gib) in enumerate(zip(per_stage, reserved, strict=True)):
-        if not 0 <= gib * _GIB < gpu.memory_bytes:
-            room = gpu.memory_bytes / _GIB
+        if not 0 <= gib * GIB < gpu.memory_bytes:
+            room = gpu.memory_bytes / GIB
             raise SpecError(f"cluster: reserved_gib of stage {stage} is {gib}; {gpu.name} has 0 to {room:.1f} GiB")
 
     def joining(ends: Sequence[Gpu], crosses: bool) -> Link:
@@ -111,7 +110,7 @@ def place(machines: Machines, layout: Layout, order: RankOrder = RankOrder.REPLI
     apart = any(len({seat.node for seat in of_stage}) > 1 for of_stage in stages)
     return Placement(
         gpus=per_stage,
-        reserved_bytes=tuple(round(gib * _GIB) for gib in reserved),
+        reserved_bytes=tuple(round(gib * GIB) for gib in reserved),
         nodes=tuple(seat.node for seat in seats[0]),
         links=tuple(links),
         layout=layout,

@@ -4,8 +4,7 @@ import pytest
 
 from partitune.costs.fitted import fits
 from partitune.errors import SpecError
-from partitune.hardware.generations import Generation
-from partitune.hardware.gpus import GPUS, gpu
+from partitune.hardware.gpus import GPUS, Generation, gpu
 from partitune.hardware.links import LINKS, link, link_between_nodes, link_in_node
 
 

@@ -16,10 +16,9 @@ from collections.abc import Mapping
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import whole_number, whole_numbers
-from partitune.hardware.gpus import Gpu
+from partitune.hardware.gpus import GIB, Gpu
 from partitune.models.architecture import STATE_KINDS
 
-_GIB = 1 << 30
 #: Largest size captured by default; data-centre Blackwell (compute capability 10) captures more.
 _LARGEST, _LARGEST_BLACKWELL = 512, 1024
 _SLOW_WITH_LARGE_BATCHES = ("a100", "gb10")
@@ -97,8 +96,8 @@ def capture_sizes(flags: Mapping[str, FlagValue], gpu: Gpu) -> tuple[int, ...]:
 
 def _batch_defaults(gpu: Gpu) -> tuple[int, int]:
     """max_num_batched_tokens and max_num_seqs of the API server (the offline class has others)."""
-    if gpu.memory_bytes >= 160 * _GIB:
+    if gpu.memory_bytes >= 160 * GIB:
         return 16384, 1024
-    if gpu.memory_bytes >= 70 * _GIB and not any(slow in gpu.name.lower() for slow in _SLOW_WITH_LARGE_BATCHES):
+    if gpu.memory_bytes >= 70 * GIB and not any(slow in gpu.name.lower() for slow in _SLOW_WITH_LARGE_BATCHES):
         return 8192, 1024
     return 2048, 256
