@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from partitune.analysis.comparison import INDIFFERENCE_ZONE
 from partitune.analysis.figures import percent
 from partitune.candidate import Candidate
 from partitune.costs.cost_model import Floats
@@ -41,8 +42,6 @@ from partitune.planning.solver import along, minimise_bottleneck, minimise_sum
 from partitune.planning.stage_times import StageTimes, Work
 from partitune.planning.throughput import throughput_bound
 
-#: A gain below this is not worth a changed configuration: runs of equal configurations differ by as much.
-INDIFFERENCE = 0.01
 #: Share of a run over which arrivals have to last for them to decide its length.
 _MOSTLY = 0.8
 #: In the words of a person; the order is that of the product.
@@ -182,7 +181,7 @@ def _better_partitions(
         even, shortest = minimise_bottleneck(allowed), minimise_sum(allowed)
     except InfeasibleSpace:  # it runs, but no partition fits by the planner's rules
         return (), math.inf
-    options = [even] if shortest.total_s > (1 - INDIFFERENCE) * even.total_s else [even, shortest]
+    options = [even] if shortest.total_s > (1 - INDIFFERENCE_ZONE) * even.total_s else [even, shortest]
     return tuple(option.partition for option in options), even.bottleneck_s
 
 
@@ -213,12 +212,12 @@ def _best_simulated(
                 metrics = driver.measure(replace(candidate, partition=partition)).metrics
                 speeds.append((metrics["output_throughput_tok_s"], partition))
     most, partition = max(speeds)
-    return most, partition if most > (1 + INDIFFERENCE) * reached else candidate.partition
+    return most, partition if most > (1 + INDIFFERENCE_ZONE) * reached else candidate.partition
 
 
 def _partition_note(distance: Distance, arrivals_decide: bool) -> str:
     slower = 1 / distance.factors["avoidable"] - 1
-    if distance.partition_gain >= INDIFFERENCE:
+    if distance.partition_gain >= INDIFFERENCE_ZONE:
         return (
             f"{Partition(distance.best_partition).text} gains {percent(distance.partition_gain)} output throughput "
             f"(simulated); the slowest stage takes {percent(slower)} longer than the best partition's"
@@ -235,7 +234,7 @@ def _partition_note(distance: Distance, arrivals_decide: bool) -> str:
             f"cannot matter: {distance.batches_in_flight} groups of requests are in flight, and up to "
             f"{distance.knee:.1f} (sum of the stages over the slowest) the sum of the stages counts and not the slowest"
         )
-    if slower < INDIFFERENCE:
+    if slower < INDIFFERENCE_ZONE:
         return f"nothing to do: the slowest stage takes {percent(slower)} longer than the best partition's"
     return (
         f"hardly matters: the slowest stage takes {percent(slower)} longer than the best partition's, but steps of "

@@ -63,7 +63,7 @@ class Machines:
 
     @property
     def total(self) -> int:
-        """GPUs of all nodes."""
+        """GPUs of all nodes, used or not."""
         return self.nodes * self.gpus_per_node
 
     def idle_note(self, layout: Layout) -> str:

@@ -121,7 +121,7 @@ _ALLOWED = {
 }
 
 
-class Kind(Generic[Record]):
+class RecordKind(Generic[Record]):
     """How one kind of record is stored."""
 
     def __init__(self, record: type[Record], row: type[Base], label: str, *key: str, order: str = "id") -> None:
@@ -148,13 +148,13 @@ class Kind(Generic[Record]):
         }
 
 
-STUDIES = Kind(StudyRecord, StudyRow, "study {name}", "name")
-REVISIONS = Kind(Revision, RevisionRow, "revision {number} of study {study}", "number", order="number")
-TRIALS = Kind(Trial, TrialRow, "trial {number} of study {study}", "number", order="number")
-SCREENED = Kind(Screened, ScreenedRow, "simulated candidate {row} of study {study}", "revision", "digest")
-REPEATS = Kind(Repeat, RepeatRow, "repeat {row} of study {study}", "revision", "trial", "phase", "repeat")
-STAGES = Kind(StageReport, StageRow, "stage {stage} of trial {trial} of study {study}", "stage", order="stage")
-KINDS: dict[type[Ended], Kind[Any]] = {kind.record: kind for kind in (TRIALS, SCREENED, REPEATS)}
+STUDIES = RecordKind(StudyRecord, StudyRow, "study {name}", "name")
+REVISIONS = RecordKind(Revision, RevisionRow, "revision {number} of study {study}", "number", order="number")
+TRIALS = RecordKind(Trial, TrialRow, "trial {number} of study {study}", "number", order="number")
+SCREENED = RecordKind(Screened, ScreenedRow, "simulated candidate {row} of study {study}", "revision", "digest")
+REPEATS = RecordKind(Repeat, RepeatRow, "repeat {row} of study {study}", "revision", "trial", "phase", "repeat")
+STAGES = RecordKind(StageReport, StageRow, "stage {stage} of trial {trial} of study {study}", "stage", order="stage")
+KINDS: dict[type[Ended], RecordKind[Any]] = {kind.record: kind for kind in (TRIALS, SCREENED, REPEATS)}
 
 
 def flaw_of(result: Result) -> str | None:
@@ -218,7 +218,7 @@ def stage_columns(record: Ended) -> list[Cells]:
 
 
 def read(
-    kind: Kind[Record],
+    kind: RecordKind[Record],
     study: str,
     columns: Mapping[str, Sequence[Any]],
     database: str,

@@ -25,7 +25,7 @@ from partitune.errors import StoreError
 from partitune.store import records
 from partitune.store.cells import integer, to_json
 from partitune.store.database import Database
-from partitune.store.records import Ended, Kind, Record, StudyRecord, StudyState, StudyTerms
+from partitune.store.records import Ended, Record, RecordKind, StudyRecord, StudyState, StudyTerms
 from partitune.store.schema import RevisionRow, StageRow, StudyRow, TrialRow
 from partitune.store.spec_changes import changes, meaning, top_level_key
 from partitune.version import __version__
@@ -218,13 +218,13 @@ class Store(Database):
             raise StoreError(f"{self.label}: study {study} has no trial {number}")
         return trials[0]
 
-    def _all(self, kind: Kind[Record], study: str, *, stages: bool = False) -> list[Record]:
+    def _all(self, kind: RecordKind[Record], study: str, *, stages: bool = False) -> list[Record]:
         with self._reading() as session:
             current = self._current(self._row(session, study), kind)
             return self._load(session, kind, study, *current, stages=stages)
 
     def _load(
-        self, session: Session, kind: Kind[Record], study: str, *which: ColumnElement[bool], stages: bool = False
+        self, session: Session, kind: RecordKind[Record], study: str, *which: ColumnElement[bool], stages: bool = False
     ) -> list[Record]:
         # Plain rows: mapped objects of ten thousand trials with their stages cost seconds and are thrown away at once.
         rows = _columns(session.execute(select(*kind.table.c).where(*which).order_by(kind.order)))
@@ -245,7 +245,7 @@ class Store(Database):
             stored = {row[0]: row[1] for row in rows}
             return {outcome: stored.get(outcome.value, 0) for outcome in Outcome}
 
-    def _current(self, row: StudyRow, kind: Kind[Any] = records.TRIALS) -> tuple[ColumnElement[bool], ...]:
+    def _current(self, row: StudyRow, kind: RecordKind[Any] = records.TRIALS) -> tuple[ColumnElement[bool], ...]:
         """Which records are of a study, and which of those of its current revision."""
         return kind.table.c.study_id == row.id, kind.table.c.revision == self._revision(row)
 
