@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from partitune.costs.cost_model import Batch, decode
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.registry import engine
-from partitune.engines.vllm.kernels import MEASURED
+from partitune.engines.vllm.models import MEASURED
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
 from partitune.hardware.placement import Machines, place

@@ -8,8 +8,7 @@ may run into.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from partitune.candidate import FlagValue
 from partitune.engines.default_splits import split
@@ -31,8 +30,7 @@ SIZE_RULES = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(NamedTuple):
     """One rule that a deployment breaks."""
 
     rule: str  # short name

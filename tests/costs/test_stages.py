@@ -5,7 +5,7 @@ import pytest
 from partitune.costs.collectives import TensorParallelGroup
 from partitune.costs.cost_model import Batch, decode, prefill
 from partitune.costs.roofline import RooflineCosts
-from partitune.engines.vllm.kernels import MEASURED
+from partitune.engines.vllm.models import MEASURED
 from partitune.errors import SpecError
 from partitune.hardware.gpus import gpu
 from partitune.hardware.links import link

@@ -17,11 +17,10 @@ from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
 from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.sglang.defaults import FEWEST_ROWS, capture_sizes, default_flags, effective_flags
-from partitune.engines.sglang.kernels import MEASURED, expert_kernel
 from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.logs import SglangReadout
-from partitune.engines.sglang.models import replicated_embeddings
+from partitune.engines.sglang.models import MEASURED, expert_kernel, replicated_embeddings
 from partitune.engines.sglang.parallel_rules import has_experts, resolved_layout
 from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang

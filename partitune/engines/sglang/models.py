@@ -1,20 +1,34 @@
-"""Which models SGLang builds with more copies of their ends than a pipeline needs.
+"""What SGLang makes of a model: copies of its ends that a pipeline does not need, and kernels that were measured.
 
-Source: SGLang 0.5.23 `srt/models/*.py`.
+Source: SGLang 0.5.23 `srt/models/*.py`, `layers/quantization/mxfp4.py` and PR 34299; aiconfigurator-core 0.12.0
+(releases and names of its tables).
 """
 
 from __future__ import annotations
 
+from partitune.costs.measured.operations import GDN_KERNELS, SGLANG_TABLES, MeasuredEngine
 from partitune.costs.memory import ReplicatedEmbeddings
-from partitune.models.architecture import Architecture
+from partitune.hardware.gpus import Gpu
+from partitune.models.architecture import Architecture, Ffn
 
 _EMBEDDING = frozenset({"MiniMaxM2ForCausalLM", "Qwen3NextForCausalLM"})
 _HEAD = frozenset({
     "Glm4MoeForCausalLM", "GptOssForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM",
 })  # fmt: skip
+#: Kernels of a prompt, and of a decode.
+_KDA = (("causal_conv1d_fn_qkv3", "chunk_kda"), ("causal_conv1d_update", "fused_recurrent_kda_packed_decode"))
+MEASURED = MeasuredEngine(SGLANG_TABLES, (("KDAKernel", _KDA), ("GDNKernel", GDN_KERNELS)), whole_latent_block=False)
 
 
 def replicated_embeddings(architecture: Architecture) -> ReplicatedEmbeddings:
     """What SGLang builds on every stage."""
     name = architecture.architecture
     return ReplicatedEmbeddings(embedding=name in _EMBEDDING, head=name in _HEAD, tower=False)
+
+
+def expert_kernel(architecture: Architecture, gpu: Gpu) -> str | None:
+    """8-bit activations with mxfp4 weights on data-centre Blackwell; None: the usual kernel."""
+    mxfp4 = any(layer.ffn.kind is Ffn.MOE and layer.ffn.expert_dtype == "mxfp4" for layer in architecture.layers)
+    special = architecture.architecture.startswith("GptOss")
+    blackwell = gpu.generation.value.data_centre_blackwell
+    return "w4a8_mxfp4_mxfp8" if mxfp4 and not special and blackwell else None

@@ -20,13 +20,12 @@ from partitune.engines.memory import KvCache
 from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import capture_sizes, default_flags, effective_flags
-from partitune.engines.vllm.kernels import MEASURED
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, kv_cache, range_blocks
 from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.logs import VllmReadout
-from partitune.engines.vllm.models import replicated_embeddings
+from partitune.engines.vllm.models import MEASURED, replicated_embeddings
 from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import READ, Regime, choose_regime, regime, runs_v2
 from partitune.engines.vllm.rules import check_vllm, draft_method

@@ -1,16 +1,18 @@
-"""What vLLM does differently for models it names: copies of their ends, no pipeline, another default runner.
+"""What vLLM makes of models by their class, and the kernels that were measured under it.
 
-Decision: tables of model classes, read in the source, because no flag tells and a third of a 24 GB card may hang on it
-(vllm issue 36861: Qwen3.5 runs on four A10 with TP 4 and not with PP 4). Releases that were not read are taken to be
-like the one that was.
+Decision: tables of the classes that it treats apart (copies of their ends, no pipeline, another default runner), read
+in the source, because no flag tells and a third of a 24 GB card may hang on it (vllm issue 36861: Qwen3.5 runs on four
+A10 with TP 4 and not with PP 4). Releases that were not read are taken to be like the one that was.
 
-Source: vLLM 0.32.0 `model_executor/models/*.py` (`VocabParallelEmbedding` and `ParallelLMHead` outside
-`is_first_rank` / `is_last_rank`), `model_executor/models/interfaces.py` (_mark_tower_model; since 0.33 the V2 runner
-builds a tower on the first stage only); PR 13833 for DeepSeek before 0.8; `config/vllm.py` for the default runner.
+Source: vLLM 0.32.0 `model_executor/models/*.py` (`VocabParallelEmbedding` and `ParallelLMHead` outside `is_first_rank`
+/ `is_last_rank`), `model_executor/models/interfaces.py` (_mark_tower_model; since 0.33 the V2 runner builds a tower on
+the first stage only); PR 13833 for DeepSeek before 0.8; `config/vllm.py` for the default runner; aiconfigurator-core
+0.12.0 for the releases and names of its tables, in which the fused decode of KDA holds the convolution and the norm.
 """
 
 from __future__ import annotations
 
+from partitune.costs.measured.operations import GDN_KERNELS, Measured, MeasuredEngine
 from partitune.costs.memory import ReplicatedEmbeddings
 from partitune.engines.versions import Version
 from partitune.models.architecture import Architecture
@@ -41,6 +43,13 @@ V2_LISTED = frozenset({
     "DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2MoeForCausalLM",
     "Qwen3ForCausalLM",
 })  # fmt: skip
+#: Kernels of a prompt, and of a decode.
+_KDA = (("causal_conv1d_fn_qkv3", "flashkda_fwd"), ("fused_kda_decode",))
+MEASURED = MeasuredEngine(
+    Measured("vllm", "0.24.0", "0.14.0"),
+    (("KDAKernel", _KDA), ("GDNKernel", GDN_KERNELS)),
+    whole_latent_block=True,
+)
 
 
 def replicated_embeddings(architecture: Architecture, version: Version, *, v2: bool) -> ReplicatedEmbeddings:

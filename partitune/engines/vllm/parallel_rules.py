@@ -75,8 +75,7 @@ def layout_flags(layout: Layout) -> dict[str, FlagValue]:
 
 
 def _heads(deployment: Deployment, _: Effective) -> Faults:
-    for broken in head_faults(deployment, _MODEL_PY):
-        yield broken.rule, broken.message, broken.source
+    return head_faults(deployment, _MODEL_PY)
 
 
 def _experts_over_ranks(deployment: Deployment, effective: Effective) -> Faults:
