@@ -24,6 +24,9 @@ from partitune.spec.workload import SingleLoad
 #: Variables of launchers and schedulers that give ranks and addresses to whoever finds them.
 RANK_VARIABLES = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
+#: Where a server listens: whoever measures it stands on the same machine.
+LOOPBACK = "127.0.0.1"
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -104,6 +107,7 @@ class LoadGenerator(Protocol):
     trace: TraceReading | None  # what it needs of a trace; None: it replays none
     draws_bursts: bool  # whether arrivals may be other than Poisson
     counts_good_requests: bool  # whether it can be told what a good request keeps
+    key_variable: str = "OPENAI_API_KEY"  # by which it takes the key that the server asks for
 
     def words(self, load: SingleLoad, target: Target, run: LoadRun) -> Iterator[str]:
         """The words after the program's, for a load that it can produce."""
@@ -160,6 +164,7 @@ class Launch(Protocol):
     own_flags: AbstractSet[str]  # flags that the launcher writes: nobody else may
     placing_flags: AbstractSet[str] = frozenset()  # flags that decide on which nodes what is started: they cannot vary
     removed: tuple[str, ...]  # variables that no node may bring along
+    key_variable: str = ""  # by which the server takes the key that it asks for; empty: it asks for none
     scheduling_flags: AbstractSet[str]  # flags under which the same prompt, alone on the server, gives the same text
     drafting_flags: tuple[str, ...] = ()  # flags that ask for speculative decoding
     transfer_flags: Mapping[str, FlagValue] = MappingProxyType({})  # of one side of a KV transfer -> value for neither

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from partitune.candidate import Candidate, Measurement, Outcome, Result, flaw_in
 from partitune.errors import BenchmarkFailed, NodeLost, OutOfMemory, Refused, RunError, Stalled, TimedOut
+from partitune.execution.processes.masking import mask
 from partitune.execution.ray.groups import RayGroup
 
 #: The constraint every trial carries: GiB that the tightest stage is short of, <= 0 when it fits.
@@ -57,6 +58,7 @@ def run(driver: Driver, candidate: Candidate, repeat: int = 0) -> Result:
     """
     start = time.monotonic()
     result = _tried(driver.repeated(repeat) if repeat else driver, candidate)
+    result = replace(result, reason=mask(result.reason), detail=mask(result.detail))
     return replace(result, duration_s=time.monotonic() - start, repeat=repeat)
 
 

@@ -9,6 +9,7 @@ made anew, with another `runner.benchmark.seed` to draw the load from.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from copy import copy
@@ -18,6 +19,7 @@ from typing import Any, cast
 
 from partitune.candidate import Candidate, Measurement
 from partitune.execution.driver import Driver
+from partitune.execution.processes.masking import keep_secret
 from partitune.planning.problem import Problem
 from partitune.spec.runner import Runner
 
@@ -51,6 +53,7 @@ class SiteDriver(Driver):
     def measure(self, candidate: Candidate) -> Measurement:
         """What the class measures, which is made for the first candidate in this process."""
         if self._driver is None:
+            keep_secret(os.environ.get(name, "") for name in self._runner.forward_env)
             driver = _class(self._runner, self._file, self._name, self._text)
             self._driver = cast("Driver", driver(self._problem, self._runner))
         return self._driver.measure(candidate)

@@ -59,7 +59,7 @@ def _process_json(process: ProcessCommand) -> dict[str, Any]:
         "node": process.node,
         "host": process.host,
         "argv": list(process.argv),
-        "env": {name: "***" if name in process.secrets else value for name, value in process.env.items()},
+        "env": {**process.env, **dict.fromkeys(process.secrets, "***")},
         "unset": list(process.unset),
     }
 
@@ -73,8 +73,8 @@ def _stages(commands: LaunchCommands, node: int) -> str:
 
 def _command(process: ProcessCommand) -> str:
     lines = [f"env {' '.join(f'-u {name}' for name in process.unset)}".rstrip()]
-    for name, value in process.env.items():
-        lines.append(f'{name}="${name}"' if name in process.secrets else f"{name}={shlex.quote(value)}")
+    lines += [f"{name}={shlex.quote(value)}" for name, value in process.env.items()]
+    lines += [f'{name}="${name}"' for name in process.secrets]
     groups: list[list[str]] = [[]]  # the program, then each flag with its values
     for word in process.argv:
         if word.startswith("--"):

@@ -16,6 +16,7 @@ from partitune.execution.choice import choose_driver, choose_pool
 from partitune.execution.command import CommandDriver, command_for
 from partitune.execution.driver import Driver
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
+from partitune.execution.processes.masking import mask
 from partitune.execution.processes.node import Node
 from partitune.execution.server.server_driver import ServerDriver
 from partitune.planning.problem import Problem
@@ -100,12 +101,16 @@ def dry_run(driver: Driver, runner: Runner, candidate: Candidate) -> DryRun:
     notes = [*commands.notes]
     if not local and not runner.nodes.hosts:
         notes.append(f"{', '.join(hosts)} stand{'s' * (len(hosts) == 1)} for the nodes that Ray will give")
+    if name := setup.server.engine.key_variable:
+        notes.append(
+            f"{name}, and the same as {setup.loads[0].tool.key_variable}, is a random key of the study: set your own"
+        )
     if runner.port == "auto":
         notes.append(f"{port} stands for a free port")
     if runner.benchmark.warmup_requests:
         notes.append(f"{runner.benchmark.warmup_requests} requests of another seed go before the load below")
     loads = [load.process(commands, seed=load.window_seeds[0], result="./result.json") for load in setup.loads]
-    return DryRun(replace(commands, notes=tuple(notes)), tuple(loads))
+    return _masked(DryRun(replace(commands, notes=tuple(notes)), tuple(loads)))
 
 
 def _of_command(driver: CommandDriver, candidate: Candidate) -> DryRun:
@@ -118,4 +123,16 @@ def _of_command(driver: CommandDriver, candidate: Candidate) -> DryRun:
     if others:
         of_others = f"the command runs once for each of {1 + len(others)} loads; these are the files of the first"
         commands = replace(commands, notes=(*commands.notes, of_others))
-    return DryRun(commands, (), files)
+    return _masked(DryRun(commands, (), files))
+
+
+def _masked(shown: DryRun) -> DryRun:
+    """Without the secrets that a person wrote into words or variables."""
+
+    def masked(process: ProcessCommand) -> ProcessCommand:
+        env = {name: mask(value) for name, value in process.env.items()}
+        return replace(process, argv=tuple(map(mask, process.argv)), env=env)
+
+    commands = replace(shown.commands, processes=tuple(map(masked, shown.commands.processes)))
+    files = {name: mask(text) for name, text in shown.files.items()}
+    return DryRun(commands, tuple(map(masked, shown.loads)), files)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 from collections.abc import Iterator
@@ -62,11 +63,13 @@ def test_a_secret_stands_by_name_in_a_dry_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abc123")
-    write("runner.yaml", settings(forward_env=["HF_TOKEN"]))
+    monkeypatch.setenv("PROXY_PASSWORD", "hunter2")
+    further = {"env": {"HTTP_PROXY": "http://me:hunter2@proxy"}, "engine_command": [*PROGRAM, "hunter2"]}
+    write("runner.yaml", settings(forward_env=["HF_TOKEN"], **further))
     for form in ([], ["--json"]):
         assert main(["launch", "fake.yaml", "--runner", "runner.yaml", "--dry-run", *form]) == 0
         text = capsys.readouterr().out
-        assert "hf_abc123" not in text
+        assert not re.search("hf_abc123|hunter2", text)
         assert ('"HF_TOKEN": "***"' if form else 'HF_TOKEN="$HF_TOKEN"') in text
 
 
@@ -137,3 +140,25 @@ def test_a_search_measures_every_trial_and_stores_no_secret(
     files = [path for path in Path().rglob("*") if path.is_file()]
     assert len(files) > 5  # the database, the trials' logs and results
     assert not [path for path in files if b"hf_abc123" in path.read_bytes()]
+
+
+def test_a_secret_that_an_engine_quotes_is_masked_wherever_it_comes_in(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the database, the log, stdout, stderr, --csv and the logs of the trials; not only of `forward_env`."""
+    monkeypatch.setenv("HF_TOKEN", "hf_abc123")
+    monkeypatch.setenv("HUB_PASSWORD", "hunter/2 \u00fc")
+    for name, forwarded in (("HF_TOKEN", ["HF_TOKEN"]), ("HUB_PASSWORD", []), ("VLLM_API_KEY", [])):
+        write("runner.yaml", settings(forward_env=forwarded, env={"FAKE_ENGINE_ACT": f"quotes:{name}"}))
+        assert main(["launch", "fake.yaml", "--runner", "runner.yaml"]) == 1
+        assert main(["search", "fake.yaml", "--study", name.lower(), "--runner", "runner.yaml"]) == 1
+        assert main(["pareto", name.lower(), "--csv"]) == 0
+        said = "".join(capsys.readouterr())
+        assert said.count("Authorization: *** is not valid") > 3
+        logs = [path.read_text() for path in Path("state").rglob("*.log")]
+        assert any("Authorization: **" in log for log in logs)
+        key = {log.split("Authorization: ")[1].split(" is not")[0] for log in logs if "Authorization: " in log}
+        assert all(set(quoted) == {"*"} for quoted in key), key
+        assert not {"hf_abc123", "hunter/2"} & set(said.split())
+    for path in Path().rglob("*"):
+        assert not path.is_file() or not any(secret in path.read_bytes() for secret in (b"hf_abc123", b"hunter/2"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from partitune.errors import LaunchFailed
+from partitune.errors import NodeLost
 from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import MARKER
 from partitune.execution.processes.node import Node, PortState
@@ -65,7 +65,7 @@ class NodeContract:
         node.start("engine", "t", python(LISTEN, str(port)), port)
         wait_until(lambda: node.port_state(port, "engine") is PortState.OURS)
         assert node.port_state(port, None) is PortState.FOREIGN
-        with pytest.raises(LaunchFailed, match=f"port {port} of \\S+ is taken by another program"):
+        with pytest.raises(NodeLost, match=f"port {port} of \\S+ is already in use by pid \\d+ \\(.*python"):
             node.start("engine-2", "t", plan("sleep", "60"), port)
         node.stop("engine", 1.0)
         assert node.port_state(port, None) is PortState.FREE

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partitune.candidate import Candidate, Measurement, Outcome
 from partitune.engines.readout import FailureKind, Phase, Readout
-from partitune.errors import LaunchFailed, OutOfMemory, Refused, RunError, Unhealthy
+from partitune.errors import LaunchFailed, NodeLost, OutOfMemory, Refused, RunError, Unhealthy
 from partitune.execution.driver import MEMORY_CONSTRAINT, Driver, run
 from partitune.execution.readout.failure_causes import find_cause, last_lines
 from tests.engine_output import SGLANG, VLLM, VLLM_READY, recorded, sglang, vllm
@@ -112,7 +112,7 @@ def test_a_wrong_partition_in_a_real_log_is_found_below_all_its_echoes() -> None
             "port_in_use",
             FailureKind.PORT,
             Phase.SPAWN,
-            LaunchFailed,
+            NodeLost,
             None,
             "OSError: [Errno 98] Address already in use",
         ),
@@ -205,14 +205,14 @@ def test_recorded_failures(
             UVICORN,
             FailureKind.PORT,
             Phase.SPAWN,
-            LaunchFailed,
+            NodeLost,
             None,
         ),
         (  # srt/utils/network.py, wait_port_available
             "ValueError: nccl_port at 29501 is not available in 30 seconds. Process 7 holds it\n",
             FailureKind.PORT,
             Phase.SPAWN,
-            LaunchFailed,
+            NodeLost,
             None,
         ),
         (

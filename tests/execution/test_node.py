@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from partitune.errors import LaunchFailed, NodeLost
+from partitune.errors import NodeLost
 from partitune.execution.processes import trial_files
 from partitune.execution.processes.ledger import Ledger
 from partitune.execution.processes.node import Node, PortState
@@ -107,7 +107,9 @@ class TestPorts:
 
     def test_nothing_is_started_on_a_taken_port(self, node: Node, listener: socket.socket, tmp_path: Path) -> None:
         listener.listen()
-        with pytest.raises(LaunchFailed, match=f"port {port_of(listener)} of 127.0.0.1 is taken by another program"):
+        with pytest.raises(
+            NodeLost, match=f"port {port_of(listener)} of 127.0.0.1 is already in use by pid {os.getpid()} "
+        ):
             node.start("engine", "t", plan(*SLEEP), port_of(listener))
         assert Ledger(tmp_path / "started").starts() == []
 

@@ -11,16 +11,20 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from pydantic import TypeAdapter
 
 from partitune.candidate import Measurement, Outcome, Result, flaw_in
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT, run
+from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import MARKER
 from partitune.execution.processes.node import Node
 from partitune.execution.server.server_driver import ServerDriver
@@ -30,7 +34,7 @@ from partitune.planning.resolve import resolve
 from partitune.spec.search_space import SearchSpace
 from tests.execution.test_process_supervisor import wait_until
 from tests.fake_engine import ACT
-from tests.fake_setup import SPACE, Bench, candidate, fake_setup
+from tests.fake_setup import SPACE, Bench, candidate, fake_setup, marker_of
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -244,7 +248,7 @@ class LeakyNode(Node):
 
 @dataclass(frozen=True)
 class LeakyNodes:
-    node: LeakyNode
+    node: Node
 
     @contextmanager
     def nodes(self, count: int) -> Iterator[Sequence[Node]]:
@@ -274,9 +278,81 @@ def test_a_port_that_somebody_has_is_never_benchmarked(bench: Bench) -> None:
         result = measure(bench, driver=bench.driver(fake_setup(port=other.server_port)))
         other.shutdown()
         thread.join()
-    assert result.outcome is Outcome.FAILED
-    assert f"port {other.server_port} of 127.0.0.1 is taken by another program" in result.reason
+    assert result.outcome is Outcome.LOST  # the site's failure, not the candidate's
+    who = re.escape(f"port {other.server_port} of 127.0.0.1 is already in use by pid {os.getpid()} (")
+    assert re.match(rf"{who}.*python.*\); end it, or let the runner's port be `auto`", result.reason)
     assert Healthy.asked == []
+
+
+def test_a_port_that_is_taken_while_the_engine_loads_is_the_sites_failure_too(bench: Bench) -> None:
+    """Alone, and with a port that is shared."""
+    for shared in (False, True):
+        with socket.socket() as other:
+            if shared:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            other.bind(("127.0.0.1", 0))
+            node = BesetNode(bench.folder, other)
+            driver = ServerDriver(fake_setup({"ready": 1}, port=other.getsockname()[1]), LeakyNodes(node), bench.folder)
+            result = run(driver, candidate())
+        assert result.outcome is Outcome.LOST, result.reason
+        taken = (
+            rf"in use by pid {os.getpid()} \(|pid \d+ \(.*, pid {os.getpid()} \("
+            if shared
+            else "Address already in use"
+        )
+        assert re.search(taken, result.reason), result.reason
+
+
+class BesetNode(Node):
+    """A machine on which somebody listens on the port as soon as our engine was started."""
+
+    def __init__(self, folder: Path, other: socket.socket) -> None:
+        super().__init__("127.0.0.1", folder, release_s=0.3)
+        self.other = other
+
+    def start(self, name: str, trial: str, process: ProcessCommand, port: int | None) -> None:
+        super().start(name, trial, process, port)
+        if port is not None:
+            self.other.listen()
+
+    def stop(self, name: str, grace_s: float) -> tuple[str, ...]:
+        self.other.close()
+        return super().stop(name, grace_s)
+
+
+def test_a_server_listens_on_the_loopback_and_answers_those_who_bring_its_key(bench: Bench) -> None:
+    driver = bench.driver()
+    node = WatchedNode("127.0.0.1", bench.folder)
+    result = run(ServerDriver(driver.setup, LeakyNodes(node), bench.folder), candidate())
+    assert result.outcome is Outcome.OK, result.reason
+    assert node.addresses == {"127.0.0.1"}
+    assert node.answers == {"/health": 200, "/v1/models": 401, "/collective_rpc": 401}
+    assert len(node.command_lines) >= 3
+    texts = [*node.command_lines, *(path.read_text() for path in bench.folder.rglob("*.*") if path.is_file())]
+    assert not [text for text in texts if driver.setup.key in text]
+
+
+class WatchedNode(Node):
+    """A machine on which somebody without the key looks at a server under load."""
+
+    port = 0
+
+    def start(self, name: str, trial: str, process: ProcessCommand, port: int | None) -> None:
+        super().start(name, trial, process, port)
+        self.port = port or self.port
+        if name == "load":
+            addresses = [each.laddr for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+            self.addresses = {address.ip for address in addresses if address and address.port == self.port}
+            self.answers = {path: self.ask(path) for path in ("/health", "/v1/models", "/collective_rpc")}
+            self.command_lines = [" ".join(each.cmdline()) for each in psutil.process_iter() if marker_of(each.pid)]
+
+    def ask(self, path: str) -> int:
+        body = b"{}" if path == "/collective_rpc" else None
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", body) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
 
 
 class TestReferenceText:

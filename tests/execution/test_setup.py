@@ -60,12 +60,12 @@ def test_vllm_on_two_nodes_is_one_group_each_and_only_the_first_serves() -> None
         assert value(process.argv, "--distributed-executor-backend") == "mp"
         assert {"VLLM_USE_V2_MODEL_RUNNER", "SGLANG_PP_LAYER_PARTITION", "RANK"} <= set(process.unset)
         assert not set(process.unset) & set(process.env)
-    assert (value(first.argv, "--port"), value(first.argv, "--host")) == ("8100", "10.0.0.1")
+    assert (value(first.argv, "--port"), value(first.argv, "--host")) == ("8100", "127.0.0.1")
     assert "--headless" not in first.argv
     assert "--headless" in second.argv
     assert "--port" not in second.argv
     assert started.served_name == "partitune-t1" == value(first.argv, "--served-model-name")
-    assert started.url == "http://10.0.0.1:8100"
+    assert started.url == "http://127.0.0.1:8100"  # who measures stands on the first node
 
 
 def test_every_flag_that_is_written_is_one_of_the_real_vllm() -> None:
@@ -112,6 +112,8 @@ def test_sglang_on_two_nodes() -> None:
     )  # fmt: skip
     started = plan(made, (12, 8, 8, 8), HOSTS)
     for process in started.processes:
+        assert value(process.argv, "--host") == f"127.0.0.{1 + process.node}"
+        assert process.secrets == {}  # it takes a key in its words alone
         assert process.argv[:4] == ("/opt/sgl/bin/python", "-m", "sglang.launch_server", "--model-path")
         assert value(process.argv, "--dist-init-addr") == "10.0.0.1:29600"
         assert value(process.argv, "--node-rank") == str(process.node)
@@ -162,12 +164,31 @@ def test_a_secret_reaches_every_process_and_no_text(monkeypatch: pytest.MonkeyPa
     made = setup_of(TWO_NODES, nodes={"start": "ray"}, forward_env=["HF_TOKEN"])
     started = plan(made, (12, 8, 8, 8), HOSTS)
     load = made.loads[0].process(started, seed=1, result="/r/w")
-    assert [process.env["HF_TOKEN"] for process in (*started.processes, load)] == ["hf_abc123"] * 3
+    assert [process.secrets["HF_TOKEN"] for process in (*started.processes, load)] == ["hf_abc123"] * 3
+    assert "hf_abc123" not in repr((started, load))
     shown = dry_run_json(DryRun(started, (load,)))
     assert [process["env"]["HF_TOKEN"] for process in (*shown["processes"], *shown["loads"])] == ["***"] * 3
     assert "hf_abc123" not in repr(made)
     assert "hf_abc123" not in str(made.runner.resolved())
     assert pickle.loads(pickle.dumps(made)).forwarded == {"HF_TOKEN": "hf_abc123"}
+
+
+def test_servers_ask_for_a_random_key_that_stands_on_no_command_line() -> None:
+    made = setup_of(TWO_NODES, nodes={"start": "ray"})
+    started = plan(made, (12, 8, 8, 8), HOSTS)
+    load = made.loads[0].process(started, seed=1, result="/r/w")
+    assert len(made.key) >= 32
+    assert made.key != setup_of(TWO_NODES, nodes={"start": "ray"}).key
+    assert started.key == pickle.loads(pickle.dumps(made)).key == made.key
+    assert [dict(process.secrets) for process in (*started.processes, load)] == [
+        {"VLLM_API_KEY": made.key}, {}, {"OPENAI_API_KEY": made.key}
+    ]  # fmt: skip
+    assert ["VLLM_API_KEY" in process.unset for process in started.processes] == [False, True]
+    assert made.key not in repr((made, started, load)) + str(dry_run_json(DryRun(started, (load,))))
+    # guidellm 0.8.1 schemas/benchmark/entrypoints.py: settings with the prefix GUIDELLM__, nested by __
+    tool = setup_of(TWO_NODES, nodes={"start": "ray"}, benchmark={"tool": "guidellm"})
+    (name,) = tool.loads[0].process(started, seed=1, result="/r/w").secrets
+    assert name == "GUIDELLM__SPEC__BACKEND__API_KEY"
 
 
 def test_what_runs_in_the_engine_is_found_in_front_of_the_sites_path() -> None:
@@ -233,6 +254,7 @@ def test_a_path_starts_from_the_runners_folder(tmp_path: Path) -> None:
             {"forward_env": ["NO_SUCH_VARIABLE_HERE"]},
             "forward_env: found NO_SUCH_VARIABLE_HERE, not set here",
         ),
+        (ONE_NODE, {"forward_env": ["OPENAI_API_KEY"]}, "forward_env.OPENAI_API_KEY: partitune writes it itself"),
         (
             ONE_NODE,
             {"benchmark": {"arguments": {"seed": 1}}},
@@ -251,8 +273,9 @@ def test_a_path_starts_from_the_runners_folder(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_line(
-    space: dict[str, object], runner: dict[str, object], message: str
+    space: dict[str, object], runner: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another-server")
     with pytest.raises(SpecError) as caught:
         setup_of(space, **runner)
     assert message in str(caught.value)

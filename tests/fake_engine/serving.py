@@ -6,7 +6,8 @@ One step takes a time in proportion to the layers of the largest stage, so that 
 Acts before it serves: oom-load, kv-small, rendezvous, rendezvous-hang, nccl, unsupported, slow-load:S, killed-worker,
 orphan (a forked grandchild in a session of its own that ignores SIGTERM), slow-stop:S, wrong-partition, as-default,
 other-name (serves another's model).
-While it serves: frozen, dies-after:N, oom-serve:N, stalls-after:N, hits, corrupt, nan-metrics.
+While it serves: quotes:NAME (a variable, in an error that ends it), frozen, dies-after:N, oom-serve:N, stalls-after:N,
+hits, corrupt, nan-metrics.
 """
 
 from __future__ import annotations
@@ -101,6 +102,10 @@ class Engine:
         self.misbehave()
 
     def misbehave(self) -> None:
+        if (name := act("quotes")) is not None:
+            fail(
+                "EngineCore", f"RuntimeError: 401 for url https://hub/x: Authorization: {os.environ[name]} is not valid"
+            )
         limit = act("dies-after")
         if limit is not None and self.seen > int(limit):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -133,9 +138,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def let_in(self) -> bool:
-        """A server with a key keeps everything under /v1 to those who bring it, as `VLLM_API_KEY` has it."""
+        """A server with a key keeps all but these to those who bring it, as later releases do with `VLLM_API_KEY`."""
         key = os.environ.get("VLLM_API_KEY")
-        if key is None or not self.path.startswith("/v1") or self.headers["Authorization"] == f"Bearer {key}":
+        if key is None or self.path in ("/health", "/metrics") or self.headers["Authorization"] == f"Bearer {key}":
             return True
         self.answer(b'{"error": "Unauthorized"}', 401)
         return False
@@ -156,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self.let_in():
             return
-        if self.path == "/collective_rpc" and asked.get("method") == "partitune_layers":
+        if self.path == "/collective_rpc" and os.environ.get("VLLM_SERVER_DEV_MODE") == "1":
             self.answer(json.dumps({"results": self.layers()}).encode())
         elif self.path != "/v1/completions" or asked["model"] != self.engine.name:
             self.answer(b'{"error": {"message": "The model does not exist."}}', 404)

@@ -1,17 +1,21 @@
 """The words and variables that start SGLang on every node, and its config file.
 
+Decision: it takes a key in its words or a config file alone, and prints what it took from both; so it has none, and its
+loopback is what keeps others out.
+
 Sources: SGLang 0.5.23 `srt/entrypoints/engine.py` (ranks contiguous over `--nnodes`), `srt/server_args.py`.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import shlex
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
-from partitune.engines.launch import RANK_VARIABLES, Launch, Start
+from partitune.engines.launch import LOOPBACK, RANK_VARIABLES, Launch, Start
 from partitune.engines.sglang.benchmark import SglangBench
 from partitune.engines.sglang.flags import SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import layout_flags
@@ -50,8 +54,12 @@ class SglangLaunch(Launch):
         return layout_flags(deployment.layout, deployment.architecture)
 
     def node_words(self, start: Start, node: int) -> tuple[str, ...]:
-        """The same on every node but its rank; the others than node 0 answer a dummy /health."""
-        words = ["--served-model-name", start.served_name, "--host", start.hosts[node], "--port", str(start.port)]
+        """The same on every node but its rank; the others than node 0 answer a dummy /health.
+
+        All of 127/8 is the loopback, and two nodes may stand on one machine.
+        """
+        host = str(ipaddress.IPv4Address(LOOPBACK) + node)
+        words = ["--served-model-name", start.served_name, "--host", host, "--port", str(start.port)]
         words += ["--enable-metrics"]
         if len(start.hosts) > 1:
             words += ["--nnodes", str(len(start.hosts)), "--node-rank", str(node)]

@@ -2,6 +2,8 @@
 
 Decision: ranks stand as the launcher really puts them: contiguous over `--nnodes`. vLLM's own Ray executor starts with
 the node of the server and goes on by Ray's node ids, so that with more than two nodes nobody knows the order before.
+Workers answer what they hold in development mode alone, in which a server runs whatever method it is asked to: earlier
+releases keep only /v1 behind the key, so the loopback is what keeps others out.
 
 Sources: vLLM 0.32.0 `entrypoints/cli/serve.py` (run_headless), `v1/executor/multiproc_executor.py`,
 `v1/executor/ray_utils.py` (get_bundles_sorted_by_node), `utils/network_utils.py` (get_ip), `config/parallel.py`.
@@ -19,7 +21,7 @@ from types import MappingProxyType
 
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
-from partitune.engines.launch import RANK_VARIABLES, Launch, LayerReport, RankPlacement, Start
+from partitune.engines.launch import LOOPBACK, RANK_VARIABLES, Launch, LayerReport, RankPlacement, Start
 from partitune.engines.vllm import engine_side
 from partitune.engines.vllm.benchmark import VllmBench
 from partitune.engines.vllm.flags import VLLM_FLAGS
@@ -53,6 +55,7 @@ class VllmLaunch(Launch):
         "SGLANG_PP_LAYER_PARTITION", partition_env, "VLLM_USE_V2_MODEL_RUNNER", "VLLM_API_KEY",
         "VLLM_RAY_BUNDLE_INDICES", "VLLM_HOST_IP", "VLLM_PORT", "VLLM_ENABLE_STARTUP_PLAN", *RANK_VARIABLES,
     )  # fmt: skip
+    key_variable = "VLLM_API_KEY"
     scheduling_flags = frozenset({
         "max_num_batched_tokens", "max_num_seqs", "async_scheduling", "enable_chunked_prefill",
         "gpu_memory_utilization", "enable_prefix_caching", "scheduling_policy", "num_gpu_blocks_override",
@@ -98,7 +101,7 @@ class VllmLaunch(Launch):
         if start.flags.get(_BACKEND) is None and start.ranks > 1:
             words += ["--distributed-executor-backend", "mp"]  # else a Ray cluster nearby may be taken instead
         if node == 0:
-            words += ["--host", start.hosts[0], "--port", str(start.port)]
+            words += ["--host", LOOPBACK, "--port", str(start.port)]
         if start.reports_layers:
             words += ["--worker-extension-cls", "partitune_vllm_worker.LayerReport"]
         if len(start.hosts) > 1:

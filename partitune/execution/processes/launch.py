@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from partitune.engines.launch import LayerReport
+from partitune.engines.launch import LOOPBACK, LayerReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class ProcessCommand:
     argv: tuple[str, ...]
     env: Mapping[str, str]  # set over the node's own environment
     unset: tuple[str, ...] = ()  # names removed from the node's own environment: a stale partition silently wins
-    secrets: frozenset[str] = frozenset()  # names in env whose values are never shown
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # set as env is, and never shown
     uses_gpus: bool = True  # False: the memory of the GPUs says nothing about its end
 
 
@@ -39,8 +39,9 @@ class LaunchCommands:
     sees_port: bool = True  # False: a container or a scheduler's step listens; its name alone proves that it is ours
     stage_nodes: tuple[int, ...] | None = None  # node of every stage in this launcher's order; None: it cannot be known
     layer_report: LayerReport | None = None  # how the workers can be asked for their layers; None: they cannot
+    key: str = field(default="", repr=False)  # that whoever asks the server brings
 
     @property
     def url(self) -> str:
-        """Address at which the server answers, on the first node."""
-        return f"http://{self.processes[0].host}:{self.port}"
+        """Address at which the server answers whoever stands on the first node, and nobody else."""
+        return f"http://{LOOPBACK}:{self.port}"

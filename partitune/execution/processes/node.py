@@ -30,6 +30,7 @@ from partitune.execution.processes import process_supervisor
 from partitune.execution.processes.gpu_memory import held_mib, used_mib
 from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import MARKER, Ledger, RecordedStart, state_folder, within
+from partitune.execution.processes.masking import blot_out, keep_secret, mask
 from partitune.execution.processes.trial_files import cut_log, read_log
 from partitune.spec.own_file import own_file, own_folder
 
@@ -39,6 +40,7 @@ LOOK_S = 0.1
 ABANDONED_S = 10.0
 #: Seconds that a port and the memory of a GPU may stay taken after the last process went (seen: 15 s to minutes).
 RELEASE_S = 60.0
+_LONGEST_COMMAND = 120
 
 
 class PortState(StrEnum):
@@ -114,8 +116,8 @@ class Node:
             port: that it will listen on, of which nobody may be left afterwards; None: of none.
 
         Raises:
-            LaunchFailed: the port is taken, or the machine cannot start a process.
-            NodeLost: the machine is quarantined.
+            LaunchFailed: the machine cannot start a process.
+            NodeLost: the machine is quarantined, or another program has the port.
         """
         if sys.platform != "linux":
             raise LaunchFailed("engines are started on Linux only: elsewhere nothing can prove that one has ended")
@@ -124,9 +126,11 @@ class Node:
         if why := self._ledger.quarantine():
             raise NodeLost(f"{self.host} is quarantined, as an earlier engine is not gone: {why}")
         if port is not None and self.port_state(port, None) is not PortState.FREE:
-            raise LaunchFailed(f"port {port} of {self.host} is taken by another program; let the port be `auto`")
+            raise NodeLost(f"{self.port_taken(port)}; end it, or let the runner's port be `auto`")
+        keep_secret(process.secrets.values())
         own = {key: value for key, value in os.environ.items() if key not in process.unset}
-        env = {**own, **process.env, MARKER: f"{trial}/{name}", "SPT_NOENV": "1"}  # else setproctitle wipes the marker
+        ours = {MARKER: f"{trial}/{name}", "SPT_NOENV": "1"}  # else setproctitle wipes the marker
+        env = {**own, **process.env, **process.secrets, **ours}
         try:
             log = own_file(Path(self.scratch_file(trial, f"{name}.log")))
             start = self._ledger.open(trial, name, port, used_mib(env) if process.uses_gpus else {})
@@ -158,7 +162,7 @@ class Node:
 
     def log(self, name: str) -> str:
         """What it printed so far; of a log of many megabytes, its head and its tail."""
-        return read_log(self._families[name].log)
+        return mask(read_log(self._families[name].log))
 
     def stop(self, name: str, grace_s: float) -> tuple[str, ...]:
         """End that family: it gets `grace_s` seconds to do it itself, then it is killed.
@@ -187,15 +191,18 @@ class Node:
 
         Every listener counts: engines let others share their port.
         """
-        listening = [
-            connection.pid
-            for connection in psutil.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
-        ]
+        listening = _listening(port)
         if not listening:
             return PortState.FREE
         ours = set(self._ledger.again(self._families[name].start).survivors()) if name else set()
-        return PortState.OURS if set(listening) <= ours else PortState.FOREIGN
+        return PortState.OURS if listening <= ours else PortState.FOREIGN
+
+    def port_taken(self, port: int) -> str:
+        """Who listens there, for a message."""
+        listeners = ", ".join(f"pid {pid} ({_command(pid)})" for pid in _listening(port) if pid is not None)
+        return (
+            f"port {port} of {self.host} is already in use by {listeners or 'a process that cannot be seen from here'}"
+        )
 
     def free_port(self) -> int:
         """A port nobody listens on now; it is not held, so another program may take it."""
@@ -210,7 +217,7 @@ class Node:
     def read_file(self, path: str) -> str:
         """Its text; empty when there is no such file. Bytes that are no UTF-8 are replaced."""
         try:
-            return Path(path).read_text(errors="replace")
+            return mask(Path(path).read_text(errors="replace"))
         except FileNotFoundError:
             return ""
 
@@ -247,7 +254,12 @@ class Node:
             return not left
 
         if within(self._release_s, is_clean):
-            cut_log(self._folder / "trials" / start.trial / f"{start.name}.log")
+            log = self._folder / "trials" / start.trial / f"{start.name}.log"
+            cut_log(log)
+            for file in log.parent.glob("*"):
+                if file == log or file.suffix != ".log":  # others are still written to
+                    with suppress(OSError):  # gone, or not ours: no reason to fail a trial
+                        blot_out(file)
             self._ledger.close(start)
         else:
             self._ledger.mark_unclean(start, f"trial {start.trial} left {', '.join(left)}")
@@ -303,7 +315,17 @@ class LocalNodes:
             node.close()
 
 
+def _listening(port: int) -> set[int | None]:
+    """Processes that listen on `port`; None is another user's."""
+    return {
+        connection.pid
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+    }
+
+
 def _command(pid: int) -> str:
     with suppress(psutil.Error):
-        return psutil.Process(pid).name()
+        process = psutil.Process(pid)
+        return mask(" ".join(process.cmdline()))[:_LONGEST_COMMAND] or process.name()
     return "gone"

@@ -23,6 +23,7 @@ from partitune.candidate import Candidate, Result
 from partitune.errors import ClusterError, NodeLost, PartituneError
 from partitune.execution.driver import Driver, run
 from partitune.execution.processes.launch import ProcessCommand
+from partitune.execution.processes.masking import keep_secret
 from partitune.execution.processes.node import Node
 from partitune.execution.ray.groups import RayGroup
 from partitune.execution.ray.own_session import leave_session
@@ -120,6 +121,7 @@ class RayNode:
 
     def start(self, name: str, trial: str, process: ProcessCommand, port: int | None) -> None:
         """Start it there, without what Ray adds to a worker's environment."""
+        keep_secret(process.secrets.values())  # what it says comes back to here
         own = process if _SET_BY_RAY in process.env else replace(process, unset=(*process.unset, _SET_BY_RAY))
         self._ask("start", name, trial, own, port)
 

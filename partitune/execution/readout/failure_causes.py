@@ -40,6 +40,7 @@ _ERRORS: Mapping[FailureKind, type[RunError]] = {
     FailureKind.ARGUMENT: Refused,
     FailureKind.UNSUPPORTED: Refused,
     FailureKind.SITE: NodeLost,
+    FailureKind.PORT: NodeLost,
     FailureKind.STALL: Stalled,
 }
 

@@ -56,9 +56,9 @@ def look(server: RunningServer) -> Running:
     reading = read_logs(server.logs(), server.readout)
     if launch.layer_report is None:
         return Running(reading, (), reading.is_async)
-    layers = worker_layers(launch.url, launch.layer_report, server.limits.probe)
+    layers = worker_layers(launch.url, launch.layer_report, server.limits.probe, launch.key)
     try:
-        is_async = server.readout.schedules_ahead(server_config(launch.url, launch.layer_report))
+        is_async = server.readout.schedules_ahead(server_config(launch.url, launch.layer_report, launch.key))
     except Unhealthy:
         is_async = None  # a version without that page, or another page
     return Running(reading, layers, reading.is_async if is_async is None else is_async)

@@ -18,6 +18,7 @@ from typing import Any
 
 from partitune.engines.launch import LayerReport
 from partitune.errors import Unhealthy
+from partitune.execution.processes.masking import mask
 
 #: Seconds for a question that a living server answers at once.
 _SHORT_S = 10.0
@@ -47,13 +48,13 @@ def is_healthy(url: str) -> bool:
     return True
 
 
-def served_names(url: str) -> tuple[str, ...]:
+def served_names(url: str, key: str = "") -> tuple[str, ...]:
     """Names in `/v1/models`. Raises Unhealthy."""
-    rows = _json(f"{url}/v1/models", None, _SHORT_S).get("data")
+    rows = _json(f"{url}/v1/models", None, _SHORT_S, key).get("data")
     return tuple(str(row.get("id")) for row in (rows if isinstance(rows, list) else ()) if isinstance(row, dict))
 
 
-def complete(url: str, name: str, timeout_s: float) -> str:
+def complete(url: str, name: str, timeout_s: float, key: str = "") -> str:
     """The text of one greedy request.
 
     Raises:
@@ -63,17 +64,17 @@ def complete(url: str, name: str, timeout_s: float) -> str:
         "model": name, "prompt": REFERENCE_PROMPT, "max_tokens": REFERENCE_TOKENS, "temperature": 0,
         "ignore_eos": True, "stream": False,
     }  # fmt: skip
-    answer = _json(f"{url}/v1/completions", asked, timeout_s)
+    answer = _json(f"{url}/v1/completions", asked, timeout_s, key)
     choices = answer.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict) and choices[0].get("text"):
         return str(choices[0]["text"])
     raise Unhealthy(f"{url}/v1/completions answered without a text: {json.dumps(answer)[:300]}")
 
 
-def worker_layers(url: str, report: LayerReport, timeout_s: float) -> tuple[WorkerLayers, ...]:
+def worker_layers(url: str, report: LayerReport, timeout_s: float, key: str = "") -> tuple[WorkerLayers, ...]:
     """What every worker says it holds. Raises Unhealthy."""
     where = f"{url}{report.path}"
-    answer = _json(where, report.question, timeout_s)
+    answer = _json(where, report.question, timeout_s, key)
     rows = answer.get("results")
     try:
         return tuple(_worker(row) for row in (rows if isinstance(rows, list) else [{}]))
@@ -86,18 +87,18 @@ def _worker(row: Mapping[str, Any]) -> WorkerLayers:
     return WorkerLayers(int(row["pp_rank"]), first, end, int(row["weight_bytes"] or 0))
 
 
-def server_config(url: str, report: LayerReport) -> dict[str, object]:
+def server_config(url: str, report: LayerReport, key: str = "") -> dict[str, object]:
     """The configuration of a server whose workers can be asked. Raises Unhealthy."""
-    return _json(f"{url}{report.config_path}", None, _SHORT_S)
+    return _json(f"{url}{report.config_path}", None, _SHORT_S, key)
 
 
 def metrics_page(url: str) -> str:
     """`/metrics` as it stands. Raises Unhealthy."""
-    return _ask(f"{url}/metrics", None, _SHORT_S).decode(errors="replace")
+    return _ask(f"{url}/metrics", None, _SHORT_S)
 
 
-def _json(url: str, body: Mapping[str, object] | None, timeout_s: float) -> dict[str, object]:
-    text = _ask(url, body, timeout_s)
+def _json(url: str, body: Mapping[str, object] | None, timeout_s: float, key: str) -> dict[str, object]:
+    text = _ask(url, body, timeout_s, key)
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -107,15 +108,16 @@ def _json(url: str, body: Mapping[str, object] | None, timeout_s: float) -> dict
     return answer
 
 
-def _ask(url: str, body: Mapping[str, object] | None, timeout_s: float) -> bytes:
+def _ask(url: str, body: Mapping[str, object] | None, timeout_s: float, key: str = "") -> str:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})  # noqa: S310 - our own http URL
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    request = urllib.request.Request(url, data, headers)  # noqa: S310 - our own http URL
     try:
         with _DIRECT.open(request, timeout=timeout_s) as answer:
-            return bytes(answer.read(_LARGEST_ANSWER))
+            return mask(bytes(answer.read(_LARGEST_ANSWER)).decode(errors="replace"))
     except urllib.error.HTTPError as error:
         with error:
-            words = error.read(300).decode(errors="replace")
+            words = mask(error.read(_LARGEST_ANSWER).decode(errors="replace"))[:300]
         raise Unhealthy(f"{url} answered {error.code}: {words}") from error
     except (OSError, HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error

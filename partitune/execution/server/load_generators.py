@@ -27,6 +27,7 @@ class Guidellm(LoadGenerator):
     trace = None
     draws_bursts = False
     counts_good_requests = False
+    key_variable = "GUIDELLM__SPEC__BACKEND__API_KEY"
     format = BenchFormat(
         keys={
             "completed": ("metrics.request_totals.successful",),

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from partitune.engines.readout import Counters, FailureKind, Phase, Readout
+from partitune.engines.readout import Counters, Phase, Readout
 from partitune.errors import BenchmarkFailed, LaunchFailed, NodeLost, RunError, Stalled, TimedOut, Unhealthy
 from partitune.execution.processes.launch import LaunchCommands, ProcessCommand
 from partitune.execution.processes.node import LOOK_S, Node, PortState, run_to_end
@@ -45,7 +45,6 @@ class RunningServer:
     nodes: Sequence[Node]
     limits: Limits
     deadline_s: float  # of the whole candidate, on the monotonic clock
-    port_may_move: bool  # chosen by us: that it was taken says nothing about the candidate
     started: list[tuple[Node, str]] = field(default_factory=list)
 
     def start(self) -> None:
@@ -98,11 +97,12 @@ class RunningServer:
         """The engine's own earliest error, or `otherwise`; with its last words as detail."""
         logs = self.logs()
         cause = find_cause(logs, self.readout)
-        if cause is None:
+        node, name = self.started[0]
+        if cause is None and self.launch.sees_port and node.port_state(self.launch.port, name) is PortState.FOREIGN:
+            error: RunError = NodeLost(node.port_taken(self.launch.port))
+        elif cause is None:
             phase = phase_of(logs, self.readout)
             error = type(otherwise)(f"{otherwise} {phase.going_on}", excess=otherwise.excess)
-        elif cause.kind is FailureKind.PORT and self.port_may_move:
-            error = NodeLost(f"{cause.message}; it was free when it was chosen")
         else:
             error = cause.error()
         error.detail = last_lines(logs, self.readout, _WORDS)
@@ -132,8 +132,12 @@ class RunningServer:
             time.sleep(LOOK_S)
 
     def prove_ours(self) -> None:
-        """Raise LaunchFailed when another server answers, or listens on our port beside ours."""
-        names = served_names(self.launch.url)
+        """Raise NodeLost when another program listens on our port, alone or too; LaunchFailed for another name."""
+        node, name = self.started[0]
+        if self.launch.sees_port and node.port_state(self.launch.port, name) is not PortState.OURS:
+            self.check_alive()
+            raise NodeLost(node.port_taken(self.launch.port))
+        names = served_names(self.launch.url, self.launch.key)
         if self.launch.served_name not in names:
             self.check_alive()
             raise self.explained(
@@ -142,9 +146,6 @@ class RunningServer:
                     f"{self.launch.served_name};"
                 )
             )
-        node, name = self.started[0]
-        if self.launch.sees_port and node.port_state(self.launch.port, name) is not PortState.OURS:
-            raise LaunchFailed(f"port {self.launch.port} of {node.host} is held by a process that is not our engine's")
 
     def probe(self) -> str:
         """The text of one request.
@@ -153,7 +154,7 @@ class RunningServer:
             Unhealthy: it says that it is healthy and does not answer; or what ended it meanwhile.
         """
         try:
-            return complete(self.launch.url, self.launch.served_name, self.limits.probe)
+            return complete(self.launch.url, self.launch.served_name, self.limits.probe, self.launch.key)
         except Unhealthy as error:
             time.sleep(LOOK_S)  # a process that died of the request may not be gone yet
             self.check_alive()

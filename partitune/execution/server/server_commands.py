@@ -30,6 +30,7 @@ class ServerCommands:
     problem: Problem
     runner: Runner
     forwarded: Mapping[str, str] = field(default_factory=dict, repr=False)  # values of the runner's forward_env
+    key: str = field(default="", repr=False)  # that its servers ask for
 
     @property
     def engine(self) -> Launch:
@@ -99,16 +100,18 @@ class ServerCommands:
         """
         deployment, start = self.check(candidate), self._start(f"partitune-{trial}", hosts, port, rendezvous_port)
         common = self.words(deployment)
-        variables = {**start_variables(self.problem, deployment), **self.runner.env, **self.forwarded}
+        variables = {**start_variables(self.problem, deployment), **self.runner.env}
+        name = self.engine.key_variable
         processes = []
         for node, host in enumerate(hosts):
             own = self.engine.node_environment(start, node)
             env = {**own, **variables}
             if _PATH in own:  # it has the site's in it
                 env[_PATH] = own[_PATH]
-            unset = tuple(name for name in self.engine.removed if name not in env)
+            secrets = {**self.forwarded, **({name: self.key} if name and node == 0 else {})}
+            unset = tuple(name for name in self.engine.removed if name not in {*env, *secrets})
             argv = (*common, *self.engine.node_words(start, node))
-            processes.append(ProcessCommand(node, host, argv, env, unset, frozenset(self.forwarded)))
+            processes.append(ProcessCommand(node, host, argv, env, unset, secrets))
         note = self.ranks.order_note
         several_of_a_stage = len(self.problem.placement.seats) > 1
         return LaunchCommands(
@@ -121,6 +124,7 @@ class ServerCommands:
             notes=(*filter(None, (note,)), *served_model(self.problem)[1]),
             stage_nodes=None if several_of_a_stage or note else self.problem.placement.nodes,
             layer_report=self.engine.layer_report if self.reports_layers else None,
+            key=self.key,
         )
 
     def words(self, deployment: Deployment) -> tuple[str, ...]:
@@ -134,10 +138,13 @@ class ServerCommands:
         common = self.words(self.deployment(Candidate(self.problem.default_partition, flags)))[len(self.program) :]
         return [(*common, *self.engine.node_words(start, node)) for node in range(self.groups)]
 
-    def process(self, host: str, argv: tuple[str, ...], env: Mapping[str, str] | None = None) -> ProcessCommand:
-        """Another program on the first node, with the site's variables over `env`."""
-        env = {**(env or {}), **self.runner.env, **self.forwarded}
-        return ProcessCommand(0, host, argv, env, self.engine.removed, frozenset(self.forwarded))
+    def process(
+        self, host: str, argv: tuple[str, ...], env: Mapping[str, str] | None = None, key_variable: str = ""
+    ) -> ProcessCommand:
+        """Another program on the first node, with the site's variables over `env`, and the key where it has a name."""
+        key = {key_variable: self.key} if key_variable else {}
+        env = {**(env or {}), **self.runner.env}
+        return ProcessCommand(0, host, argv, env, self.engine.removed, {**self.forwarded, **key})
 
     def surprises(self, variables: Mapping[str, str], searched: Sequence[str]) -> dict[str, str]:
         """Those of a node's own variables that would change a start if they won over the trial's."""

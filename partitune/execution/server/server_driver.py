@@ -113,8 +113,7 @@ class _Starts:
             port=nodes[0].free_port() if runner.port == "auto" else runner.port,
             rendezvous_port=nodes[0].free_port(),
         )
-        readout, may_move = self.setup.problem.engine.readout, runner.port == "auto"
-        return RunningServer(launch, readout, nodes, runner.limits_s, self.deadline_s, may_move)
+        return RunningServer(launch, self.setup.problem.engine.readout, nodes, runner.limits_s, self.deadline_s)
 
     def _check(self, server: RunningServer, text: str) -> None:
         problem, runner = self.setup.problem, self.setup.runner

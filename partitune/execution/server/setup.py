@@ -4,12 +4,16 @@ Decision: it is made and checked once a study, before anything starts (`setup_ch
 `on_layout_of` gives that of a candidate's own; what a slot holds is the whole cluster of the search space, as the next
 candidate may need all of it. Windows have seeds of their own, the same for every candidate; the warm-up has one
 that no window has, as a prompt that was sent before would be answered from the prefix cache.
+
+Servers ask for a key, random and known to this study alone. It is one for all of its starts: vLLM makes its variables a
+part of the key of its compile cache (`envs.compile_factors`), and would compile anew for each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from secrets import token_urlsafe
 from typing import Self
 
 from partitune.candidate import Candidate, FlagValue
@@ -75,7 +79,8 @@ class LoadCommands:
         """
         words = self.words(launch.url, launch.served_name, seed=seed, result=result, requests=requests)
         env = environment_flags(self.problem.baseline)
-        return self.server.process(launch.processes[0].host, (*self._program, *words), env)
+        argv = (*self._program, *words)
+        return self.server.process(launch.processes[0].host, argv, env, self.tool.key_variable)
 
     def words(
         self, url: str, served_name: str, *, seed: int, result: str, requests: int | None = None
@@ -110,11 +115,12 @@ class Setup:
     searched: Mapping[str, tuple[FlagValue, ...]] = field(default_factory=dict)  # flag -> values, of a range its ends
     needed: tuple[str, ...] = ()  # metrics that the load generator has to give
     layouts: tuple[str, ...] = ()  # that a candidate may name; empty: none does
+    key: str = field(default_factory=token_urlsafe, repr=False, compare=False)  # that its servers ask for
 
     @property
     def server(self) -> ServerCommands:
         """How the engine is started."""
-        return ServerCommands(self.problem, self.runner, self.forwarded)
+        return ServerCommands(self.problem, self.runner, self.forwarded, self.key)
 
     @property
     def loads(self) -> tuple[LoadCommands, ...]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from partitune.engines.installed_flags import read_help
 from partitune.engines.launch import LoadRun, Target
 from partitune.errors import LaunchFailed, SpecError
+from partitune.execution.processes.masking import keep_secret
 from partitune.execution.processes.node import Node, NodeSource, run_to_end
 from partitune.execution.ray.raylets import check_raylets
 from partitune.execution.server.load_generators import unable
@@ -80,7 +81,9 @@ def _forwarded(runner: Runner) -> dict[str, str]:
     missing = [name for name in runner.forward_env if name not in os.environ]
     if missing:
         raise runner.error("forward_env", text=f"found {', '.join(missing)}, not set here; allowed: variables that are")
-    return {name: os.environ[name] for name in runner.forward_env}
+    forwarded = {name: os.environ[name] for name in runner.forward_env}
+    keep_secret(forwarded.values())
+    return forwarded
 
 
 def _check_names(space: SearchSpace, setup: Setup) -> None:
@@ -92,6 +95,8 @@ def _check_names(space: SearchSpace, setup: Setup) -> None:
     of_space |= dict.fromkeys(space.engine.env, ("engine", "env"))
     of_space |= dict.fromkeys(space.knobs.env, ("knobs", "env"))
     written = engine.own_flags | {*engine.removed}
+    if runner.starts_server:
+        written |= {load.tool.key_variable for load in setup.loads}
     reported = engine.layer_report.written if engine.layer_report and runner.layer_report else frozenset()
     for name, path in of_space.items():
         if name in written | reported:
