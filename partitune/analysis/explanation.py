@@ -25,7 +25,7 @@ from partitune.partition import parse_partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.simulation.chrome_trace import chrome_trace
-from partitune.spec.objectives import HEADLINES
+from partitune.spec.metrics import HEADLINES
 from partitune.version import __version__
 
 #: Batches whose stage balance is shown: name -> batch.

@@ -11,17 +11,19 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partitune.analysis.comparison import NO_DIFFERENCE, Comparison, choose, compare, layouts_tried, nearest_miss
 from partitune.analysis.fidelity import Fidelity, fidelity
 from partitune.analysis.final import DecisionRules, FinalRun, measured_value
 from partitune.analysis.judgement import Judgement, judge, line_up
-from partitune.analysis.limits import Distance, PartDistances
 from partitune.analysis.pareto import front, hypervolume, knee
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
 from partitune.errors import SpecError, printable
+
+if TYPE_CHECKING:  # it imports the simulator
+    from partitune.analysis.limits import Distance, PartDistances
 
 #: What every row begins with.
 _COLUMNS = ("trial", "on_front", "origin", "outcome", "reason", "partition")

@@ -32,8 +32,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _search(arguments: argparse.Namespace) -> int:
     from partitune.report.progress import TerminalWatcher
     from partitune.report.study import print_summary
-    from partitune.search.stored_study import explained_summary_of
-    from partitune.search.study import StudyOrder, objectives_of, run, stored_search
+    from partitune.search.stored_study import Aim, explained_summary_of
+    from partitune.search.study import StudyOrder, run, stored_search
     from partitune.spec.runner import Runner
 
     stored, runner = (None, "simulator") if arguments.resume is None else stored_search(arguments.db, arguments.resume)
@@ -43,7 +43,7 @@ def _search(arguments: argparse.Namespace) -> int:
     asked = {"extend": arguments.extend, "accept_changes": arguments.accept_changes}
     order = StudyOrder(spec, Runner.load(arguments.runner or runner), *where, arguments.mode, **asked)
     with (
-        TerminalWatcher(objectives_of(spec), spec.budget.trials, quiet=arguments.quiet) as watcher,
+        TerminalWatcher(Aim.of(spec.resolved()).objectives, spec.budget.trials, quiet=arguments.quiet) as watcher,
         run(order, watcher) as (store, progress),
     ):
         summary = explained_summary_of(store, study)

@@ -10,6 +10,9 @@ from partitune.commands.study_arguments import add_stored_study_arguments, readi
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_stored_study_arguments(parser)
+    parser.add_argument(
+        "--distance", action="store_true", help="also how far the best is from the limit, simulated now"
+    )
     parser.add_argument("--trial", type=int, metavar="N", help="only this trial, with its stages")
 
 
@@ -22,7 +25,7 @@ def _show(arguments: argparse.Namespace) -> int:
     with reading(arguments) as store:
         study = study_name(store, arguments.study)
         if number is None:
-            summary = explained_summary_of(store, study)
+            summary = (explained_summary_of if arguments.distance else summary_of)(store, study)
             answer(arguments, summary.to_json, lambda console: print_summary(console, summary, every=True))
             return 0
         summary = summary_of(store, study)

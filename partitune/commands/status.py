@@ -21,16 +21,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from partitune.search.stored_study import spec_of, study_name
-    from partitune.search.study import objectives_of
+    from partitune.search.stored_study import aim_of, study_name
     from partitune.store.status import look
 
     with reading(arguments) as store:
         study = study_name(store, arguments.study)
-        spec = spec_of(store, study)
+        aim = aim_of(store, study)
         printed: tuple[int, str] | None = None
         while True:
-            status = look(store, study, objectives_of(spec), spec.budget.trials)
+            status = look(store, study, aim.objectives, aim.trials)
             if (status.finished, status.state) != printed:
                 say(json.dumps(status.to_json()) if arguments.json else status.to_text())
             printed = (status.finished, status.state)

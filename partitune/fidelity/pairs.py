@@ -18,7 +18,7 @@ import yaml
 
 from partitune.errors import PartituneError
 from partitune.fidelity.set_ups import model_with, published_problem, shipped, simulated
-from partitune.spec.objectives import METRICS
+from partitune.spec.metrics import METRICS
 
 Winner = Literal["a", "b", "same"]
 _SAME = 0.02

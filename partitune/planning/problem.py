@@ -24,7 +24,7 @@ from partitune.hardware.placement import Machines, Placement, place
 from partitune.models.architecture import Architecture
 from partitune.partition import Partition
 from partitune.planning.workload_mix import Load, Mix
-from partitune.spec.objectives import COST, ENERGY, METRICS
+from partitune.spec.metrics import COST, ENERGY, METRICS
 
 
 @dataclass(frozen=True, slots=True)

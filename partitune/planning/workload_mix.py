@@ -22,7 +22,7 @@ from enum import StrEnum
 from partitune.costs.cost_model import Batch
 from partitune.engines.scheduling import Flow
 from partitune.simulation.request import Request
-from partitune.spec.objectives import METRICS, OF_LOAD
+from partitune.spec.metrics import METRICS, OF_LOAD
 
 
 class Over(StrEnum):

@@ -14,7 +14,7 @@ from partitune.analysis.comparison import gain
 from partitune.analysis.figures import figure, flags_text, gib, percent
 from partitune.candidate import Objective, Result, StageReport
 from partitune.report.output import Output, table
-from partitune.spec.objectives import HEADLINES, METRICS, NEEDS, by_load
+from partitune.spec.metrics import HEADLINES, METRICS, NEEDS, by_load
 
 if TYPE_CHECKING:  # a value to draw: what works it out is not imported
     from partitune.analysis.explanation import Explained

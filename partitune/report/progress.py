@@ -53,6 +53,10 @@ class TerminalWatcher:
         if not self._quiet:
             sys.stderr.write(f"{_ERASE_LINE if self._moves else ''}{printable(text)}\n")
 
+    def resumed(self, results: Sequence[Result]) -> None:
+        """What was stored before is no news, and a trial has to be better than all of it to be."""
+        self._least_cost = min(map(self._cost, results), default=math.inf)
+
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
         """A trial that is better than all before gets a line that stays."""
         if not submission.repeat and self._is_news(result, submission):
@@ -74,9 +78,12 @@ class TerminalWatcher:
             sys.stderr.write(_ERASE_LINE + shown.plain)
             sys.stderr.flush()
 
-    def _is_news(self, result: Result, submission: Submission) -> bool:
+    def _cost(self, result: Result) -> float:
         value = result.metric(self._objective.metric) if result.outcome is Outcome.OK else None
-        cost = math.inf if value is None else self._objective.cost(value)
+        return math.inf if value is None else self._objective.cost(value)
+
+    def _is_news(self, result: Result, submission: Submission) -> bool:
+        cost = self._cost(result)
         better = cost < self._least_cost
         self._least_cost = min(cost, self._least_cost)
         return better or submission.origin != SAMPLER

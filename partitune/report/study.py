@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from partitune.analysis.figures import figure, flags_text, percent
-from partitune.analysis.judgement import Judgement
 from partitune.analysis.significance import CONFIDENCE
 from partitune.candidate import Objective, Outcome
 from partitune.report.explained import print_result
 from partitune.report.output import Output, table
 
 if TYPE_CHECKING:  # values to draw: what works them out is not imported
+    from partitune.analysis.judgement import Judgement
     from partitune.analysis.summary import Summary
     from partitune.analysis.trial import Trial
     from partitune.store import StudyRecord

@@ -6,6 +6,7 @@ is told of was recorded before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from partitune.candidate import Result, Submission
@@ -14,6 +15,10 @@ from partitune.search.budget import Progress
 
 class Watcher(Protocol):
     """Hears of everything that happens. An exception that a method raises ends the search, as Ctrl-C does."""
+
+    def resumed(self, results: Sequence[Result]) -> None:
+        """These trials were stored before the search began or went on."""
+        ...
 
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
         """A run ended and is recorded; `number` is that of its trial."""
@@ -27,6 +32,9 @@ class Watcher(Protocol):
 
 class Unwatched(Watcher):
     """Shows nothing; a watcher that shows little overrides what it shows."""
+
+    def resumed(self, results: Sequence[Result]) -> None:
+        """Say nothing of what is known."""
 
     def finished(self, progress: Progress, number: int, submission: Submission, result: Result) -> None:
         """Say nothing of a run that ended."""

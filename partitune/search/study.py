@@ -21,10 +21,10 @@ from datetime import UTC, datetime
 from functools import partial
 
 from partitune.analysis.figures import figure
-from partitune.analysis.final import DecisionRules, most_runs
+from partitune.analysis.final import most_runs
 from partitune.analysis.judgement import line_up
 from partitune.analysis.trial import Repeat, Screened, Trial
-from partitune.candidate import Objective, Result, Submission
+from partitune.candidate import Result, Submission
 from partitune.errors import SpecError, StoreError
 from partitune.execution.choice import choose_driver, choose_pool
 from partitune.execution.driver import Driver
@@ -41,6 +41,7 @@ from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import FirstsProposer, Proposer
 from partitune.search.proposers.screened import OPENING, ScreenedProposer
 from partitune.search.space import Space
+from partitune.search.stored_study import Aim
 from partitune.spec.catalog import NAME, SUFFIXES
 from partitune.spec.own_file import PRIVATE
 from partitune.spec.runner import Runner
@@ -72,16 +73,6 @@ class StudyOrder:
     def launches(self) -> bool:
         """True where candidates are started, not only simulated."""
         return self.runner.driver != "simulator"
-
-
-def objectives_of(spec: SearchSpace) -> tuple[Objective, ...]:
-    """Metric and direction of every objective, the first one naming the winner."""
-    return tuple(Objective(objective.metric, objective.better) for objective in spec.objectives)
-
-
-def rules_of(spec: SearchSpace) -> DecisionRules:
-    """How the study ends in a claim."""
-    return DecisionRules(spec.budget.finalists, spec.budget.pairs, spec.indifference_zone)
 
 
 def stored_search(database: str, study: str) -> tuple[SearchSpace, str]:
@@ -134,7 +125,8 @@ class _Study:
 
     def __init__(self, order: StudyOrder, store: Store, watcher: Watcher) -> None:
         self.order, self.store, self.watcher, self.name = order, store, watcher, order.study
-        self.objectives = objectives_of(order.spec)
+        self.aim = Aim.of(order.spec.resolved())
+        self.objectives = self.aim.objectives
         self._gpus = order.spec.trial_gpus if order.launches else 0
 
     def enter(self) -> None:
@@ -163,7 +155,7 @@ class _Study:
     def budget(self, problem: Problem) -> StoppingRule:
         """When the search ends; says what a person may not expect of it."""
         spec, launches = self.order.spec, self.order.launches
-        given, rules = spec.budget, rules_of(spec)
+        given, rules = spec.budget, self.aim.rules
         later = most_runs(rules.finalists, rules.pairs) if launches and rules.finalists else 0
         left = max(0, later - len(self.store.repeats(self.name)))
         if given.gpu_hours is not None and not self._gpus:
@@ -181,6 +173,7 @@ class _Study:
         trials = self.store.trials(self.name, stages=False)
         for trial in trials:
             proposer.tell(trial.submission, trial.result)
+        self.watcher.resumed([trial.result for trial in trials])
         busy_s = sum(trial.result.duration_s for trial in trials)
         busy_s += sum(repeat.result.duration_s for repeat in self.store.repeats(self.name))
         progress = Progress(finished=len(trials), gpus=self._gpus, gpu_hours=self._gpus * busy_s / 3600)
@@ -246,7 +239,7 @@ class _Study:
     def play_final(self, pool: Pool, budget: StoppingRule, progress: Progress) -> None:
         """Run the best trials and the default again, as far as hours and GPU-hours go."""
         trials = self.store.trials(self.name, stages=False)
-        final = line_up(trials, self.objectives[0], rules_of(self.order.spec))
+        final = line_up(trials, self.objectives[0], self.aim.rules)
         if final is None:
             return
         candidates = {trial.number: trial.result.candidate for trial in trials}

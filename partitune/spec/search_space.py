@@ -33,7 +33,8 @@ from partitune.spec.domains import (
     domain_words,
     flag_name_fault,
 )
-from partitune.spec.objectives import NEEDS, Goodput, Limit, Metric, Objective
+from partitune.spec.metrics import NEEDS
+from partitune.spec.objectives import Goodput, Limit, Metric, Objective
 from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
 from partitune.spec.yaml.document import Plain

@@ -10,20 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Engine, Row, select, update
 
 from partitune.errors import StoreError, nearest
 from partitune.spec.own_file import PRIVATE, own_file
+from partitune.store import schema
 from partitune.store.cells import integer
 from partitune.store.connection import connect, explained, for_writing
 from partitune.store.location import Location, check_readable, check_writable, locate
 from partitune.store.lost_file import keep
 from partitune.store.migrations import check, migrate
 from partitune.store.records import StudyState
-from partitune.store.schema import StudyRow
 from partitune.store.writer import FileKey, WriterLock, file_key, holder_of, lock_for_writing
 
 
@@ -64,7 +63,7 @@ class Database:
                     check(connection, label)
                 else:
                     migrate(connection, label)
-                    left = update(StudyRow).where(StudyRow.state == StudyState.RUNNING)
+                    left = update(schema.studies).where(schema.studies.c.state == StudyState.RUNNING)
                     connection.execute(left.values(state=StudyState.INTERRUPTED.value))
             if store._lock is not None:
                 store._files = (store._lock.file, *store._files_now()[1:])
@@ -90,23 +89,18 @@ class Database:
         self.close()
 
     @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        with explained(self.label), Session(self.engine) as session:
-            yield session
+    def _reading(self) -> Iterator[Connection]:
+        with explained(self.label), self.engine.connect() as connection:
+            yield connection
 
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+    def _writing(self) -> Iterator[Connection]:
         """A transaction that writes."""
         if self._lock is None:
             raise StoreError(f"{self.label}: opened for reading; nothing can be recorded")
         self._check_files()
         with explained(self.label), self._for_writing.begin() as connection:
             yield connection
-
-    @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        with self._transaction() as connection, Session(connection) as session, session.begin():
-            yield session
 
     def _files_now(self) -> tuple[FileKey | None, ...]:
         """Which files stand where the database and its write-ahead log are; none on a server."""
@@ -136,13 +130,13 @@ class Database:
 
     # Studies by name
 
-    def _names(self, session: Session) -> list[str]:
-        return list(session.scalars(select(StudyRow.name).order_by(StudyRow.id)))
+    def _names(self, connection: Connection) -> list[str]:
+        return list(connection.scalars(select(schema.studies.c.name).order_by(schema.studies.c.id)))
 
-    def _row(self, session: Session, name: str) -> StudyRow:
-        row = session.scalar(select(StudyRow).where(StudyRow.name == name))
+    def _row(self, connection: Connection, name: str) -> Row[Any]:
+        row = connection.execute(select(schema.studies).where(schema.studies.c.name == name)).first()
         if row is None:
-            names = self._names(session)
+            names = self._names(connection)
             near = nearest(name, names, most=3) or names[-3:]
             known = f"Did you mean {', '.join(near)}?" if near else "The database holds no study yet"
             if len(names) > len(near):
@@ -151,6 +145,6 @@ class Database:
             raise StoreError(f"{self.label}: no study {name}. {known}")
         return row
 
-    def _revision(self, row: StudyRow) -> int:
+    def _revision(self, row: Row[Any]) -> int:
         """Which revision of its spec a study has now."""
-        return integer((self.label, StudyRow.__tablename__, f"study {row.name}"), "revision", row.revision)
+        return integer((self.label, schema.studies.name, f"study {row.name}"), "revision", row.revision)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from partitune.errors import StoreError
-from partitune.store.schema import Base, MigrationRow
+from partitune.store import schema
 from partitune.version import __version__
 
 
@@ -73,12 +73,12 @@ def migrate(connection: sa.Connection, database: str) -> None:
     """Bring `database` to the current schema in the transaction of `connection`. Raises StoreError if it is newer."""
     missing = _missing(connection, database)
     if missing == MIGRATIONS:
-        Base.metadata.create_all(connection)
+        schema.METADATA.create_all(connection)
     for step in missing:
         if missing != MIGRATIONS:
             step(connection)
         now = datetime.now(UTC).isoformat()
-        connection.execute(sa.insert(MigrationRow).values(name=step.__name__, applied_at=now))
+        connection.execute(sa.insert(schema.migrations).values(name=step.__name__, applied_at=now))
 
 
 def check(connection: sa.Connection, database: str) -> None:
@@ -97,8 +97,8 @@ def check(connection: sa.Connection, database: str) -> None:
 
 def _missing(connection: sa.Connection, database: str) -> list[Callable[[sa.Connection], None]]:
     """The steps that a database has not been through: all of them where it is none of ours yet."""
-    ours = sa.inspect(connection).has_table(MigrationRow.__tablename__)
-    applied = set(connection.scalars(sa.select(MigrationRow.name)) if ours else ())
+    ours = sa.inspect(connection).has_table(schema.migrations.name)
+    applied = set(connection.scalars(sa.select(schema.migrations.c.name)) if ours else ())
     if unknown := sorted(applied - {step.__name__ for step in MIGRATIONS}):
         raise StoreError(
             f"{database}: written by a newer partitune (schema step {unknown[-1]}), this is {__version__}. "

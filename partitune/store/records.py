@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import cache, cached_property
 from itertools import repeat
 from types import MappingProxyType
-from typing import Any, Generic, NoReturn, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Generic, NoReturn, TypeVar, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 from sqlalchemy import Table
@@ -23,8 +24,8 @@ from sqlalchemy import Table
 from partitune.analysis.final import Phase
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Candidate, FlagValue, Measurement, Outcome, Result, StageReport, flaw_in
+from partitune.store import schema
 from partitune.store.cells import Reader, cell_of, json_object, one_of, partition, printable, reject, time, to_json
-from partitune.store.schema import Base, RepeatRow, RevisionRow, ScreenedRow, StageRow, StudyRow, TrialRow
 
 _MAX_DURATION_S = 1e9  # 31 years: beyond it a start time cannot be computed
 
@@ -83,19 +84,33 @@ _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 _REST = {
     name: kind for name, kind in get_type_hints(Measurement).items() if name not in ("metrics", "stages", "simulated")
 }
-_Rest = create_model(  # type: ignore[call-overload]  # its fields are not written here
-    "_Rest", __config__=_STRICT, **{name: (kind, {} if name == "constraints" else ...) for name, kind in _REST.items()}
-)
-#: What the columns of a candidate and its result hold, and of its digests and times.
-_RESULT_COLUMNS = get_type_hints(Result) | {
-    "partition": tuple[int, ...],
-    "knobs": Mapping[str, FlagValue],
-    "simulated": bool | None,
-    "metrics": Mapping[str, float] | None,
-    "measurement": _Rest | None,
-    "plan_digest": str,
-    "started_at": datetime,
-}
+
+
+@cache
+def _result_columns() -> dict[str, Any]:
+    """What the columns of a candidate and its result hold, and of its digests and times."""
+    rest = create_model(  # type: ignore[call-overload]  # its fields are not written here
+        "_Rest",
+        __config__=_STRICT,
+        **{name: (kind, {} if name == "constraints" else ...) for name, kind in _REST.items()},
+    )
+    return get_type_hints(Result) | {
+        "partition": tuple[int, ...],
+        "knobs": Mapping[str, FlagValue],
+        "simulated": bool | None,
+        "metrics": Mapping[str, float] | None,
+        "measurement": rest | None,
+        "plan_digest": str,
+        "started_at": datetime,
+    }
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Checks the values of a column, all rows at once. Made when it is used: all of them take a tenth of a second."""
+    return TypeAdapter(list[kind], config=_STRICT)
+
+
 #: How texts are taken apart, whatever table they stand in.
 _READERS: dict[str, Reader] = {
     "partition": partition,
@@ -124,36 +139,36 @@ _ALLOWED = {
 class RecordKind(Generic[Record]):
     """How one kind of record is stored."""
 
-    def __init__(self, record: type[Record], row: type[Base], label: str, *key: str, order: str = "id") -> None:
+    def __init__(self, record: type[Record], table: Table, label: str, *key: str, order: str = "id") -> None:
         """Of a record and its table.
 
         Args:
             record: a dataclass; fields that have no column are the result's and the study's name.
-            row: its table.
+            table: where they are kept.
             label: what messages call a row, its columns and `row`, its place from 1, in braces.
             key: columns that it is known by within its study.
             order: the column in whose order records are read.
         """
-        self.record, self.label, self.key = record, label, key
-        self.table = cast("Table", row.__table__)  # SQLAlchemy calls it a FromClause
-        self.order = self.table.c[order]
-        types = get_type_hints(record)
-        self.fields = tuple(types)
-        types = (_RESULT_COLUMNS if "result" in types else {}) | types
-        #: Of every column that is read: how its text is taken apart, and what is allowed in all rows.
-        self.columns = {
-            name: (_READERS.get(name), TypeAdapter(list[types[name]], config=_STRICT))  # type: ignore[valid-type]
-            for name in types
-            if name in self.table.c
-        }
+        self.record, self.table, self.label, self.key = record, table, label, key
+        self.order = table.c[order]
+        self.fields = tuple(get_type_hints(record))
+
+    @cached_property
+    def columns(self) -> dict[str, tuple[Reader | None, Any]]:
+        """Of every column that is read: how its text is taken apart, and what it holds."""
+        types = get_type_hints(self.record)
+        types = (_result_columns() if "result" in types else {}) | types
+        return {name: (_READERS.get(name), types[name]) for name in types if name in self.table.c}
 
 
-STUDIES = RecordKind(StudyRecord, StudyRow, "study {name}", "name")
-REVISIONS = RecordKind(Revision, RevisionRow, "revision {number} of study {study}", "number", order="number")
-TRIALS = RecordKind(Trial, TrialRow, "trial {number} of study {study}", "number", order="number")
-SCREENED = RecordKind(Screened, ScreenedRow, "simulated candidate {row} of study {study}", "revision", "digest")
-REPEATS = RecordKind(Repeat, RepeatRow, "repeat {row} of study {study}", "revision", "trial", "phase", "repeat")
-STAGES = RecordKind(StageReport, StageRow, "stage {stage} of trial {trial} of study {study}", "stage", order="stage")
+STUDIES = RecordKind(StudyRecord, schema.studies, "study {name}", "name")
+REVISIONS = RecordKind(Revision, schema.revisions, "revision {number} of study {study}", "number", order="number")
+TRIALS = RecordKind(Trial, schema.trials, "trial {number} of study {study}", "number", order="number")
+SCREENED = RecordKind(Screened, schema.screened, "simulated candidate {row} of study {study}", "revision", "digest")
+REPEATS = RecordKind(Repeat, schema.repeats, "repeat {row} of study {study}", "revision", "trial", "phase", "repeat")
+STAGES = RecordKind(
+    StageReport, schema.stages, "stage {stage} of trial {trial} of study {study}", "stage", order="stage"
+)
 KINDS: dict[type[Ended], RecordKind[Any]] = {kind.record: kind for kind in (TRIALS, SCREENED, REPEATS)}
 
 
@@ -177,11 +192,15 @@ def flaw_of(result: Result) -> str | None:
     )
 
 
+def spec_digest(spec: Mapping[str, Any]) -> str:
+    """12 hex digits of a resolved spec: whether somebody changed it since it was stored."""
+    return hashlib.sha256(to_json(spec).encode()).hexdigest()[:12]
+
+
 def study_columns(terms: StudyTerms) -> Cells:
     """The columns of a study that begins, or goes on, under these terms."""
     columns = {part.name: cell_of(getattr(terms, part.name)) for part in fields(StudyTerms)}
-    digest = hashlib.sha256(columns["spec"].encode()).hexdigest()[:12]
-    return {**columns, "spec_digest": digest, "state": StudyState.RUNNING.value, "finished_at": None}
+    return {**columns, "spec_digest": spec_digest(terms.spec), "state": StudyState.RUNNING.value, "finished_at": None}
 
 
 def as_stored(record: AnyEnded) -> AnyEnded:
@@ -242,7 +261,9 @@ def read(
         reject((database, kind.table.name, row), column, columns[column][index], allowed)
 
     values: dict[str, Any] = {}
-    for column, (reader, adapter) in kind.columns.items():
+    if not any(columns.values()):
+        return []
+    for column, (reader, allowed_in) in kind.columns.items():
         values[column] = list(columns[column])
         for index, cell in enumerate(columns[column]):
             if reader is None or cell is None:
@@ -252,7 +273,7 @@ def read(
             except (TypeError, ValueError) as error:
                 refuse(index, column, str(error) if isinstance(cell, str) else "a text")
         try:
-            adapter.validate_python(values[column])
+            _adapter(allowed_in).validate_python(values[column])
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             index = int(fault["loc"][0])

@@ -1,136 +1,140 @@
-"""The tables of a results database, as typed rows.
+"""The tables of a results database.
 
 Decision: real columns for what a person filters or sorts by, JSON text for the rest, so that a new metric needs no
 migration and `sqlite3 results.db` stays readable. JSON is kept as text and taken apart in `records.py`, because a
 damaged cell must be reported with its table, row and column; a decoding column type would raise in the middle of a
 fetch. Times are ISO 8601 in UTC for the same reason. Every name starts with `partitune_`: Optuna may keep its own
-tables in the file.
+tables in the file. Tables and not mapped classes: the mapper costs a fifth of a second of every command that reads.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Double, ForeignKey, Index, Text, UniqueConstraint, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+METADATA = MetaData()  # the current schema
 
 
-class Base(DeclarativeBase):
-    """Root of the rows; its metadata is the current schema."""
-
-    type_annotation_map = {str: Text, float: Double}  # noqa: RUF012 - SQLAlchemy reads it as a plain class attribute
+def _required(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names]
 
 
-class MigrationRow(Base):
-    """One schema step that this database has been through."""
-
-    __tablename__ = "partitune_migrations"
-
-    name: Mapped[str] = mapped_column(primary_key=True)
-    applied_at: Mapped[str]
+def _optional(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind) for name in names]
 
 
-class StudyRow(Base):
-    """One search: what was asked, with which versions, and how it ended."""
-
-    __tablename__ = "partitune_studies"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(unique=True)
-    created_at: Mapped[str]
-    finished_at: Mapped[str | None]
-    state: Mapped[str]
-    spec: Mapped[str]  # JSON: the resolved search space, enough to explain a result a year later
-    spec_digest: Mapped[str]
-    partitune_version: Mapped[str]
-    engine: Mapped[str]
-    engine_version: Mapped[str]
-    runner: Mapped[str]
-    random_seed: Mapped[int] = mapped_column(BigInteger)
-    revision: Mapped[int] = mapped_column(server_default=text("0"))  # of the spec above
+def _key() -> Column[int]:
+    return Column("id", Integer, primary_key=True)
 
 
-class RevisionRow(Base):
-    """A spec that a study had before: what its trials of that revision mean."""
-
-    __tablename__ = "partitune_revisions"
-
-    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"), primary_key=True)
-    number: Mapped[int] = mapped_column(primary_key=True)
-    spec: Mapped[str]  # JSON
-    runner: Mapped[str]
+def _of_study(**how: Any) -> Column[int]:
+    return Column("study_id", ForeignKey("partitune_studies.id"), nullable=False, **how)
 
 
-class StageRow(Base):
-    """One stage of one measured trial: the fields of `partitune.candidate.StageReport`."""
-
-    __tablename__ = "partitune_stages"
-
-    trial_id: Mapped[int] = mapped_column(ForeignKey("partitune_trials.id"), primary_key=True)
-    stage: Mapped[int] = mapped_column(primary_key=True)
-    layers: Mapped[int]
-    kinds: Mapped[str]  # JSON: layer kind -> count
-    compute_s: Mapped[float]
-    transfer_s: Mapped[float]
-    wait_s: Mapped[float]
-    busy_fraction: Mapped[float]
-    weights_bytes: Mapped[int] = mapped_column(BigInteger)
-    free_bytes: Mapped[int] = mapped_column(BigInteger)
-    kv_blocks: Mapped[int] = mapped_column(BigInteger)
-    stranded_bytes: Mapped[int] = mapped_column(BigInteger)
+def _result() -> list[Column[Any]]:
+    """A candidate and its result, but for the stages."""
+    return [
+        *_required(Text, "partition", "knobs"),  # layers per stage: 11,11,12; JSON
+        *_required(Text, "digest"),  # of partition and flags: `Candidate.digest`
+        *_required(Text, "outcome", "reason"),
+        *_optional(Boolean, "simulated"),  # None where nothing was measured, as the two below
+        *_optional(Text, "metrics", "measurement"),  # JSON; what a Measurement holds beside metrics, stages, simulated
+        *_required(Text, "constraints"),  # JSON
+        *_required(Double, "duration_s"),
+    ]
 
 
-class ResultColumns:
-    """A candidate of a study and its result, but for the stages."""
+#: One schema step that this database has been through.
+migrations = Table(
+    "partitune_migrations", METADATA, Column("name", Text, primary_key=True), *_required(Text, "applied_at")
+)
 
-    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-2)
-    study_id: Mapped[int] = mapped_column(ForeignKey("partitune_studies.id"), sort_order=-1)
-    partition: Mapped[str]  # layers per stage: 11,11,12
-    knobs: Mapped[str]  # JSON
-    digest: Mapped[str]  # of partition and flags: `Candidate.digest`
-    outcome: Mapped[str]
-    reason: Mapped[str]
-    simulated: Mapped[bool | None]  # None where nothing was measured, as the two below
-    metrics: Mapped[str | None]  # JSON
-    measurement: Mapped[str | None]  # JSON: what a Measurement holds beside metrics, stages and simulated
-    constraints: Mapped[str]  # JSON
-    duration_s: Mapped[float]
+#: One search: what was asked, with which versions, and how it ended.
+studies = Table(
+    "partitune_studies",
+    METADATA,
+    _key(),
+    Column("name", Text, nullable=False, unique=True),
+    *_required(Text, "created_at"),
+    *_optional(Text, "finished_at"),
+    *_required(Text, "state", "spec"),  # the resolved search space as JSON, enough to explain a result a year later
+    *_required(Text, "spec_digest", "partitune_version", "engine", "engine_version", "runner"),
+    *_required(BigInteger, "random_seed"),
+    Column("revision", Integer, nullable=False, server_default=text("0")),  # of the spec above
+)
 
+#: A spec that a study had before: what its trials of that revision mean.
+revisions = Table(
+    "partitune_revisions",
+    METADATA,
+    _of_study(primary_key=True),
+    Column("number", Integer, primary_key=True),
+    *_required(Text, "spec", "runner"),
+)
 
-class TrialRow(ResultColumns, Base):
-    """One finished trial. Never updated, never deleted."""
+#: One finished trial. Never updated, never deleted.
+trials = Table(
+    "partitune_trials",
+    METADATA,
+    _key(),
+    _of_study(),
+    *_required(Integer, "number"),
+    Column("revision", Integer, nullable=False, server_default=text("0")),  # of the spec it was measured under
+    *_required(Text, "plan_digest", "origin", "started_at", "finished_at"),  # the first is of the partition alone
+    *_result(),
+    UniqueConstraint("study_id", "number"),
+    Index("partitune_trials_by_digest", "study_id", "digest"),
+    Index("partitune_trials_by_outcome", "study_id", "outcome"),
+)
 
-    __tablename__ = "partitune_trials"
-    __table_args__ = (
-        UniqueConstraint("study_id", "number"),
-        Index("partitune_trials_by_digest", "study_id", "digest"),
-        Index("partitune_trials_by_outcome", "study_id", "outcome"),
-    )
+#: One stage of one measured trial: the fields of `partitune.candidate.StageReport`.
+stages = Table(
+    "partitune_stages",
+    METADATA,
+    Column("trial_id", ForeignKey("partitune_trials.id"), primary_key=True),
+    Column("stage", Integer, primary_key=True),
+    *_required(Integer, "layers"),
+    *_required(Text, "kinds"),  # JSON: layer kind -> count
+    *_required(Double, "compute_s", "transfer_s", "wait_s", "busy_fraction"),
+    *_required(BigInteger, "weights_bytes", "free_bytes", "kv_blocks", "stranded_bytes"),
+)
 
-    number: Mapped[int]
-    revision: Mapped[int] = mapped_column(server_default=text("0"))  # of the spec it was measured under
-    plan_digest: Mapped[str]  # of the partition alone
-    origin: Mapped[str]
-    started_at: Mapped[str]
-    finished_at: Mapped[str]
+#: A candidate as the simulator sees it, of a study that launches: in the order in which they were simulated.
+screened = Table(
+    "partitune_screened",
+    METADATA,
+    _key(),
+    _of_study(),
+    *_required(Integer, "revision"),
+    *_required(Text, "origin"),
+    *_result(),
+    UniqueConstraint("study_id", "revision", "digest"),
+)
 
-
-class ScreenedRow(ResultColumns, Base):
-    """A candidate as the simulator sees it, of a study that launches: in the order in which they were simulated."""
-
-    __tablename__ = "partitune_screened"
-    __table_args__ = (UniqueConstraint("study_id", "revision", "digest"),)
-
-    revision: Mapped[int]
-    origin: Mapped[str]
-
-
-class RepeatRow(ResultColumns, Base):
-    """A trial that was run again in the final of its study. Never updated, never deleted."""
-
-    __tablename__ = "partitune_repeats"
-    __table_args__ = (UniqueConstraint("study_id", "revision", "trial", "phase", "repeat"),)
-
-    revision: Mapped[int]
-    trial: Mapped[int]  # its number
-    phase: Mapped[str]  # selection or verdict
-    repeat: Mapped[int]  # the round of the selection, or the pair of the verdict
-    finished_at: Mapped[str]
+#: A trial that was run again in the final of its study. Never updated, never deleted.
+repeats = Table(
+    "partitune_repeats",
+    METADATA,
+    _key(),
+    _of_study(),
+    *_required(Integer, "revision", "trial"),
+    *_required(Text, "phase"),  # selection or verdict
+    *_required(Integer, "repeat"),  # the round of the selection, or the pair of the verdict
+    *_required(Text, "finished_at"),
+    *_result(),
+    UniqueConstraint("study_id", "revision", "trial", "phase", "repeat"),
+)

@@ -15,29 +15,27 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, delete, func, insert, select, update
 from sqlalchemy import Result as Rows
-from sqlalchemy.orm import Session
 
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Outcome, StageReport, flaw_in
 from partitune.errors import StoreError
-from partitune.store import records
+from partitune.store import records, schema
 from partitune.store.cells import integer, to_json
 from partitune.store.database import Database
 from partitune.store.records import Ended, Record, RecordKind, StudyRecord, StudyState, StudyTerms
-from partitune.store.schema import RevisionRow, StageRow, StudyRow, TrialRow
 from partitune.store.spec_changes import changes, meaning, top_level_key
 from partitune.version import __version__
 
 # What runs for every trial, put together once: at three hundred trials a second that is half of the cost.
-_STUDY = select(StudyRow.id, StudyRow.revision).where(StudyRow.name == bindparam("name"))
+_STUDY = select(schema.studies.c.id, schema.studies.c.revision).where(schema.studies.c.name == bindparam("name"))
 _STORED = {
     kind: select(kind.table.c.id).where(*(kind.table.c[key] == bindparam(key) for key in ("study_id", *kind.key)))
     for kind in records.KINDS.values()
 }
 _NEW = {kind: insert(kind.table).returning(kind.table.c.id) for kind in records.KINDS.values()}
-_NEW_STAGE = insert(records.STAGES.table)
+_NEW_STAGE = insert(schema.stages)
 #: Changes of a spec that a refusal lists.
 _SHOWN = 12
 
@@ -60,15 +58,14 @@ class Store(Database):
         check_study_name(terms.name)
         self._check_spec(terms)
         now = datetime.now(UTC).isoformat()
-        with self._writing() as session:
-            if terms.name in self._names(session):
-                free = _first_free(terms.name, self._names(session))
+        with self._writing() as connection:
+            if terms.name in self._names(connection):
+                free = _first_free(terms.name, self._names(connection))
                 raise StoreError(
                     f"{self.label}: the study {terms.name} exists. Resume it, or choose another name, such as {free}"
                 )
-            session.add(
-                StudyRow(**records.study_columns(terms), created_at=now, partitune_version=__version__, revision=0)
-            )
+            begun = {"created_at": now, "partitune_version": __version__, "revision": 0}
+            connection.execute(insert(schema.studies).values(**records.study_columns(terms), **begun))
 
     def resume(
         self,
@@ -95,63 +92,67 @@ class Store(Database):
         """
         self._check_spec(terms)
         terms = replace(terms, spec=json.loads(to_json(terms.spec)))
-        with self._writing() as session:
-            row = self._row(session, terms.name)
+        with self._writing() as connection:
+            row = self._row(connection, terms.name)
             changed = changes(meaning(self._study(row), may_differ), meaning(terms, may_differ))
             refused = [change for change in changed if top_level_key(change) not in accepted]
             if refused:
-                tried = session.scalar(select(TrialRow.id).where(*self._current(row)).limit(1)) is not None
+                tried = connection.scalar(select(schema.trials.c.id).where(*self._current(row)).limit(1)) is not None
                 if tried and not anew:
-                    free = _first_free(terms.name, self._names(session))
+                    free = _first_free(terms.name, self._names(connection))
                     raise SpecChanged(_refusal(self.label, terms.name, refused, free), {*map(top_level_key, refused)})
-                self._turn_to_revision(session, row, terms, (*may_differ, *accepted))
-            for column, cell in records.study_columns(terms).items():
-                setattr(row, column, cell)
+                self._turn_to_revision(connection, row, terms, (*may_differ, *accepted))
+            connection.execute(
+                update(schema.studies).where(schema.studies.c.id == row.id).values(**records.study_columns(terms))
+            )
         return changed
 
-    def _turn_to_revision(self, session: Session, row: StudyRow, terms: StudyTerms, ignoring: Collection[str]) -> None:
+    def _turn_to_revision(
+        self, connection: Connection, row: Row[Any], terms: StudyTerms, ignoring: Collection[str]
+    ) -> None:
         """Keep the spec of the trials so far. Those of an earlier revision that meant the same are back."""
-        former = self._load(session, records.REVISIONS, row.name, RevisionRow.study_id == row.id)
+        of_study = schema.revisions.c.study_id == row.id
+        former = self._load(connection, records.REVISIONS, row.name, of_study)
         wanted = meaning(terms, ignoring)
         again = [revision.number for revision in former if not changes(meaning(revision, ignoring), wanted)]
-        session.add(RevisionRow(study_id=row.id, number=row.revision, spec=row.spec, runner=row.runner))
-        if again:
-            row.revision = again[-1]
-            of_study = RevisionRow.study_id == row.id
-            session.execute(delete(RevisionRow).where(of_study, RevisionRow.number == row.revision))
-        else:
-            row.revision = max([row.revision, *(revision.number for revision in former)]) + 1
+        kept = {"study_id": row.id, "number": row.revision, "spec": row.spec, "runner": row.runner}
+        connection.execute(insert(schema.revisions), kept)
+        turned = again[-1] if again else max([row.revision, *(revision.number for revision in former)]) + 1
+        connection.execute(delete(schema.revisions).where(of_study, schema.revisions.c.number == turned))
+        connection.execute(update(schema.studies).where(schema.studies.c.id == row.id).values(revision=turned))
 
     def finish(self, name: str, state: StudyState) -> None:
         """Say how a study ended, for now: finished or interrupted."""
-        with self._writing() as session:
-            row = self._row(session, name)
-            row.state, row.finished_at = state.value, datetime.now(UTC).isoformat()
+        with self._writing() as connection:
+            ended = {"state": state.value, "finished_at": datetime.now(UTC).isoformat()}
+            connection.execute(
+                update(schema.studies).where(schema.studies.c.id == self._row(connection, name).id).values(**ended)
+            )
 
     def studies(self) -> list[StudyRecord]:
         """All studies of the database, oldest first. Raises StoreError."""
-        with self._reading() as session:
-            return self._load(session, records.STUDIES, "")
+        with self._reading() as connection:
+            return self._load(connection, records.STUDIES, "")
 
     def study(self, name: str) -> StudyRecord:
         """One study by name. Raises StoreError, which says the nearest names."""
-        with self._reading() as session:
-            return self._study(self._row(session, name))
+        with self._reading() as connection:
+            return self._study(self._row(connection, name))
 
     def unique_study_name(self, base: str) -> str:
         """`base` if it is free, else `base-2`, `base-3`, ..."""
-        with self._reading() as session:
-            return _first_free(base, self._names(session))
+        with self._reading() as connection:
+            return _first_free(base, self._names(connection))
 
     def delete_study(self, name: str) -> None:
         """Remove a study with its trials. The one thing that is ever deleted, and only by name."""
-        with self._writing() as session:
-            study_id = self._row(session, name).id
-            trials = select(TrialRow.id).where(TrialRow.study_id == study_id)
-            session.execute(delete(StageRow).where(StageRow.trial_id.in_(trials)))
+        with self._writing() as connection:
+            study_id = self._row(connection, name).id
+            of_study = select(schema.trials.c.id).where(schema.trials.c.study_id == study_id)
+            connection.execute(delete(schema.stages).where(schema.stages.c.trial_id.in_(of_study)))
             for kind in (*records.KINDS.values(), records.REVISIONS):
-                session.execute(delete(kind.table).where(kind.table.c.study_id == study_id))
-            session.execute(delete(StudyRow).where(StudyRow.id == study_id))
+                connection.execute(delete(kind.table).where(kind.table.c.study_id == study_id))
+            connection.execute(delete(schema.studies).where(schema.studies.c.id == study_id))
 
     # Trials, and beside them what was only simulated and what was run again
 
@@ -167,18 +168,18 @@ class Store(Database):
         what = f"{self.label}: {record.text} of study {record.study}"
         if flaw := records.flaw_of(record.result):
             raise StoreError(f"{what} cannot be stored: {flaw}")
-        with self._transaction() as connection:  # without a session, which costs a tenth of all this
+        with self._writing() as connection:
             row = connection.execute(_STUDY, {"name": record.study}).first()
-            study = row or self._row(Session(connection), record.study)
+            study = row or self._row(connection, record.study)
             columns = {**records.columns_of(record), "study_id": study.id, "revision": study.revision}
             key = {name: columns[name] for name in ("study_id", *kind.key)}
             if connection.scalar(_STORED[kind], key) is None:
                 number = connection.scalar(_NEW[kind], columns)
-                if stages := records.stage_columns(record):
-                    connection.execute(_NEW_STAGE, [{"trial_id": number, **stage} for stage in stages])
+                if reports := records.stage_columns(record):
+                    connection.execute(_NEW_STAGE, [{"trial_id": number, **stage} for stage in reports])
             elif kind is not records.SCREENED:
                 which = (kind.table.c[name] == value for name, value in key.items())
-                (taken,) = self._load(Session(connection), kind, record.study, *which, stages=True)
+                (taken,) = self._load(connection, kind, record.study, *which, stages=True)
                 if (records.as_stored(taken).result, taken.origin) != (record.result, record.origin):
                     many = "trials" if kind is records.TRIALS else "runs"
                     raise StoreError(f"{what} is already stored with another result, and stored {many} never change")
@@ -197,41 +198,49 @@ class Store(Database):
 
     def set_aside(self, study: str) -> tuple[int, ...]:
         """Numbers of the trials that were measured under an earlier revision of the spec."""
-        with self._reading() as session:
-            of_study, current = self._current(self._row(session, study))
-            numbers = session.scalars(select(TrialRow.number).where(of_study, ~current).order_by(TrialRow.number))
+        with self._reading() as connection:
+            of_study, current = self._current(self._row(connection, study))
+            numbers = connection.scalars(
+                select(schema.trials.c.number).where(of_study, ~current).order_by(schema.trials.c.number)
+            )
             return tuple(self._number(study, number) for number in numbers)
 
     def next_number(self, study: str) -> int:
         """The number of the next trial."""
-        with self._reading() as session:
-            of_study = TrialRow.study_id == self._row(session, study).id
-            last = session.scalar(select(func.max(TrialRow.number)).where(of_study))
+        with self._reading() as connection:
+            of_study = schema.trials.c.study_id == self._row(connection, study).id
+            last = connection.scalar(select(func.max(schema.trials.c.number)).where(of_study))
             return 0 if last is None else self._number(study, last) + 1
 
     def trial(self, study: str, number: int) -> Trial:
         """One trial by number, of any revision of the spec."""
-        with self._reading() as session:
-            of_study = TrialRow.study_id == self._row(session, study).id
-            trials = self._load(session, records.TRIALS, study, of_study, TrialRow.number == number, stages=True)
+        with self._reading() as connection:
+            of_study = schema.trials.c.study_id == self._row(connection, study).id
+            trials = self._load(
+                connection, records.TRIALS, study, of_study, schema.trials.c.number == number, stages=True
+            )
         if not trials:
             raise StoreError(f"{self.label}: study {study} has no trial {number}")
         return trials[0]
 
     def _all(self, kind: RecordKind[Record], study: str, *, stages: bool = False) -> list[Record]:
-        with self._reading() as session:
-            current = self._current(self._row(session, study), kind)
-            return self._load(session, kind, study, *current, stages=stages)
+        with self._reading() as connection:
+            current = self._current(self._row(connection, study), kind)
+            return self._load(connection, kind, study, *current, stages=stages)
 
     def _load(
-        self, session: Session, kind: RecordKind[Record], study: str, *which: ColumnElement[bool], stages: bool = False
+        self,
+        connection: Connection,
+        kind: RecordKind[Record],
+        study: str,
+        *which: ColumnElement[bool],
+        stages: bool = False,
     ) -> list[Record]:
-        # Plain rows: mapped objects of ten thousand trials with their stages cost seconds and are thrown away at once.
-        rows = _columns(session.execute(select(*kind.table.c).where(*which).order_by(kind.order)))
+        rows = _columns(connection.execute(select(*kind.table.c).where(*which).order_by(kind.order)))
         of_trials: dict[int, list[StageReport]] = {}
         if stages and kind is records.TRIALS:
-            wanted = select(TrialRow.number.label("trial"), *records.STAGES.table.c).join(TrialRow).where(*which)
-            cells = _columns(session.execute(wanted.order_by(TrialRow.number, records.STAGES.order)))
+            wanted = select(schema.trials.c.number.label("trial"), *schema.stages.c).join(schema.trials).where(*which)
+            cells = _columns(connection.execute(wanted.order_by(schema.trials.c.number, records.STAGES.order)))
             reports = records.read(records.STAGES, study, cells, self.label)
             for trial, stage in zip(cells["trial"], reports, strict=True):
                 of_trials.setdefault(trial, []).append(stage)
@@ -239,20 +248,22 @@ class Store(Database):
 
     def counts(self, study: str) -> dict[Outcome, int]:
         """Trials under the spec the study has now, by outcome, every outcome named."""
-        with self._reading() as session:
-            current = self._current(self._row(session, study))
-            rows = session.execute(select(TrialRow.outcome, func.count()).where(*current).group_by(TrialRow.outcome))
+        with self._reading() as connection:
+            current = self._current(self._row(connection, study))
+            rows = connection.execute(
+                select(schema.trials.c.outcome, func.count()).where(*current).group_by(schema.trials.c.outcome)
+            )
             stored = {row[0]: row[1] for row in rows}
             return {outcome: stored.get(outcome.value, 0) for outcome in Outcome}
 
-    def _current(self, row: StudyRow, kind: RecordKind[Any] = records.TRIALS) -> tuple[ColumnElement[bool], ...]:
+    def _current(self, row: Row[Any], kind: RecordKind[Any] = records.TRIALS) -> tuple[ColumnElement[bool], ...]:
         """Which records are of a study, and which of those of its current revision."""
         return kind.table.c.study_id == row.id, kind.table.c.revision == self._revision(row)
 
     def _number(self, study: str, value: object) -> int:
         return integer((self.label, records.TRIALS.table.name, f"a trial of study {study}"), "number", value)
 
-    def _study(self, row: StudyRow) -> StudyRecord:
+    def _study(self, row: Row[Any]) -> StudyRecord:
         cells = {name: [getattr(row, name)] for name in records.STUDIES.columns}
         (study,) = records.read(records.STUDIES, "", cells, self.label)
         return study

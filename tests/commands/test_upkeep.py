@@ -272,6 +272,15 @@ class TestResume:
             digests = [[t.result.candidate.digest for t in store.trials("tiny")] for store in (one, other)]
         assert digests[0] == digests[1]  # the same seed, the same proposals
 
+    def test_a_line_means_better_than_everything_stored(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for trials in ("10", "16"):
+            capsys.readouterr()
+            assert main(["search", "tiny", "--pool", "local", "--trials", trials]) == 0
+        told = [int(line.split()[1]) for line in capsys.readouterr().err.splitlines() if line.startswith("trial ")]
+        with Store.open("results.db", read_only=True) as store:
+            values = [trial.result.metric("output_throughput_tok_s") or 0 for trial in store.trials("tiny")]
+        assert told == [number for number in range(10, 16) if values[number] > max(values[:number])]
+
     def test_of_what_is_not_there_names_what_is(self, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for study in ("alpha", "beta", "gamma", "delta"):
             search("--trials", "1", "--study", study)

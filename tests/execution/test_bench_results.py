@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from partitune.errors import BenchmarkFailed
 from partitune.execution.readout.bench_results import median_metrics, read_bench
 from partitune.execution.server.load_generators import LOAD_GENERATORS
-from partitune.spec.objectives import METRICS
+from partitune.spec.metrics import METRICS
 from tests.engine_output import recorded
 from tests.strategies import json_values
 

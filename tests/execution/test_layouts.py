@@ -21,7 +21,7 @@ from partitune.execution.ray.groups import RayGroup
 from partitune.execution.server.setup import Setup
 from partitune.execution.server.setup_checks import all_commands, setup_for
 from partitune.planning.resolve import resolve
-from partitune.spec.objectives import COST
+from partitune.spec.metrics import COST
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from partitune.store import Store

@@ -19,7 +19,7 @@ from partitune.execution.processes.node import LocalNodes
 from partitune.execution.server.setup import Setup
 from partitune.execution.server.setup_checks import setup_for
 from partitune.planning.resolve import resolve
-from partitune.spec.objectives import by_load
+from partitune.spec.metrics import by_load
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from tests.execution.test_command import SCRIPT, WORDS

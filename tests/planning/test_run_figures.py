@@ -8,7 +8,7 @@ import pytest
 
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
-from partitune.spec.objectives import COST, ENERGY
+from partitune.spec.metrics import COST, ENERGY
 from partitune.spec.search_space import SearchSpace
 
 

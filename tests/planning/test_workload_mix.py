@@ -23,7 +23,7 @@ from partitune.planning.throughput import predicted_output_tok_s
 from partitune.planning.workload_mix import Load, Mix, Over
 from partitune.search.space import Space
 from partitune.simulation.request import Request
-from partitune.spec.objectives import COST, by_load
+from partitune.spec.metrics import COST, by_load
 from partitune.spec.search_space import SearchSpace
 
 CHAT = {"kind": "random", "requests": 24, "prompt_tokens": 64, "output_tokens": 48, "concurrency": 12}

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from partitune.errors import SpecError
 from partitune.spec.catalog import Kind, YamlText, list_catalog, shipped
 from partitune.spec.domains import WholeRange
-from partitune.spec.objectives import METRICS
+from partitune.spec.metrics import METRICS
 from partitune.spec.search_space import SearchSpace
 from partitune.spec.workload import MixWorkload
 from tests.strategies import json_values

@@ -241,7 +241,8 @@ from pathlib import Path
 from partitune.errors import StoreError
 from partitune.store import Store
 where, mode = sys.argv[1:]
-Store.open(where, read_only=True).close()  # loads every module while it still may
+with Store.open(where, read_only=True) as store:
+    store.trials("k3")  # loads every module while it still may
 if os.getuid() == 0:
     os.setuid(65534)
 os.chdir("/")
@@ -272,7 +273,7 @@ def test_read_only_files_and_folders(file_mode: int, folder_mode: int, mode: str
         (folder / "results.db.lock").unlink()
         script = [sys.executable, "-c", AS_NOBODY.replace("Store.open(where", "Store.open(where", 1), str(path), mode]
         if os.getuid() != 0:
-            script[2] = AS_NOBODY.replace("Store.open(where, read_only=True).close()", "pass")
+            script[2] = AS_NOBODY.replace("with Store.open(where, read_only=True) as store:", "if store := None:", 1)
         path.chmod(file_mode)
         folder.chmod(folder_mode)
         try:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, create_engine, inspect, text
 from partitune.candidate import Outcome, StageReport
 from partitune.errors import StoreError
 from partitune.store import Store, migrations
-from partitune.store.schema import Base, StageRow
+from partitune.store.schema import METADATA, stages
 from tests.store_examples import SPEC, failed, filled, ok, record
 
 FIRST = Path(__file__).parent.parent / "data" / "results_m001.sql"
@@ -71,13 +71,13 @@ def test_the_first_trials_ever_written_are_still_read(tmp_path: Path) -> None:
 
 
 def test_every_table_is_prefixed_since_optuna_may_share_the_file() -> None:
-    names = [*Base.metadata.tables, *(index.name for table in Base.metadata.tables.values() for index in table.indexes)]
+    names = [*METADATA.tables, *(index.name for table in METADATA.tables.values() for index in table.indexes)]
     assert all(str(name).startswith("partitune_") for name in names)
 
 
 def test_stage_columns_are_the_fields_of_a_stage_report() -> None:
     fields = {field.name for field in dataclasses.fields(StageReport)}
-    assert {column.name for column in StageRow.__table__.columns} == fields | {"trial_id"}
+    assert {column.name for column in stages.columns} == fields | {"trial_id"}
 
 
 def m900_test_note(connection: Connection) -> None:

@@ -16,7 +16,7 @@ from partitune.execution.readout.bench_results import BenchResult, median_metric
 from partitune.execution.server.setup import LoadCommands, Setup
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.spec.objectives import METRICS
+from partitune.spec.metrics import METRICS
 
 
 def measure_windows(setup: Setup, measure: Callable[[LoadCommands, int], BenchResult]) -> list[list[BenchResult]]:

@@ -33,7 +33,7 @@ from partitune.hardware.gpus import Gpu
 from partitune.planning.candidate_layouts import possible
 from partitune.planning.problem import Problem
 from partitune.spec.catalog import readable_path
-from partitune.spec.objectives import CLIENT_METRICS
+from partitune.spec.metrics import CLIENT_METRICS
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from partitune.spec.workload import SingleLoad, TraceWorkload, single_loads
