@@ -1,7 +1,7 @@
 """Fixtures: one Ray cluster for the session, and nothing a test does reaches the user's own folders.
 
-`make test` runs two processes of tests side by side. What needs a Ray cluster is one group, which comes first: clusters
-start one after the other, and the long group does not come last.
+`make test` runs two processes of tests side by side. What needs a Ray cluster, and what looks for processes of one name
+on the whole machine, is one group: its tests come one after the other, and first, as it takes longest.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ os.environ["XDG_STATE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parent.parent / ".pytest_cache" / "answers")
 
 
+#: The group of tests that share the machine.
+_MACHINE = "machine"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process runs all that needs Ray, and begins with it."""
-
-    def needs_ray(item: pytest.Item) -> bool:
-        return item.get_closest_marker("ray") is not None or "ray_cluster" in getattr(item, "fixturenames", ())
-
-    items.sort(key=lambda item: not needs_ray(item))
+    """One process runs all that needs Ray or the machine's processes, and begins with it."""
     for item in items:
-        if needs_ray(item):
-            item.add_marker(pytest.mark.xdist_group("ray"))
+        if item.get_closest_marker("ray") is not None or "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(_MACHINE))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(scope="session")

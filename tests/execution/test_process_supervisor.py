@@ -20,6 +20,8 @@ from partitune.execution.processes.process_supervisor import descendants, start_
 #: A family as an engine's: a worker, and a grandchild in a session of its own that ignores SIGTERM.
 FAMILY = """
 import os, signal, sys, time
+
+pytestmark = pytest.mark.xdist_group("machine")  # families of one name are looked for everywhere
 def hold(name, deaf):
     signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else signal.SIG_DFL)
     os.write(1, f"{name} {os.getpid()}\\n".encode())
