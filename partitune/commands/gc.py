@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from contextlib import suppress
 
 from partitune.commands.command import Command, say
 from partitune.commands.study_arguments import add_database_argument
@@ -54,20 +53,31 @@ def _collect(arguments: argparse.Namespace) -> int:
 
 
 def _collect_from_database(arguments: argparse.Namespace, verb: str) -> None:
+    from partitune.errors import StoreError
     from partitune.store import OlderSchema, Store
-    from partitune.store.collection import find_rubbish, throw_away
+    from partitune.store.collection import find_rubbish, remove_logs, remove_studies
+    from partitune.store.writer import refusal
 
-    with suppress(OlderSchema):
-        Store.open(arguments.db, read_only=True).close()  # it has to be there: opened for writing, it would be created
-    with Store.open(arguments.db, read_only=arguments.dry_run) as store:
+    try:
+        Store.open(arguments.db, read_only=True).close()
+    except OlderSchema:
+        if arguments.dry_run:
+            raise
+        Store.open(arguments.db).close()
+    with Store.open(arguments.db, read_only=True) as store:
         rubbish = find_rubbish(store, arguments.db, arguments.older_than, arguments.delete_study)
-        if not arguments.dry_run:
-            throw_away(store, rubbish)
+        if not arguments.dry_run and (writer := store.writer()):
+            raise StoreError(refusal(store.label, writer))
+    if not arguments.dry_run:
+        remove_logs(rubbish)
     for file, reason in rubbish.logs:
         say(f"{verb} {file} ({reason})")
+    left = "" if arguments.dry_run else remove_studies(arguments.db, rubbish)
     for study in rubbish.studies:
         say(f"{verb} study {study} and its trials")
     say(f"{verb} {len(rubbish.logs)} logs, {rubbish.bytes} bytes; results of other studies stay")
+    if left:
+        say(f"the database stays as large as it is: {left}")
 
 
 COMMAND = Command(

@@ -2,6 +2,7 @@
 
 Decision: results are never among it; a study goes only when its name is given. What would be done is worked out first
 and then done, so `--dry-run` cannot differ. Only files that look like logs, and lie in the folder of logs, are touched.
+It is what a person does whose disk is full, so it begins with what takes no room: reading, and removing logs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from partitune.errors import StoreError
 from partitune.execution.processes.trial_files import DAY_S
 from partitune.store import Store
 from partitune.store.trial_log import log_file, log_folder
@@ -46,10 +48,27 @@ def find_rubbish(store: Store, database: str, older_than_days: float, studies: C
     return Rubbish(tuple(logs), doomed, sum(file.stat().st_size for file, _ in logs))
 
 
-def throw_away(store: Store, rubbish: Rubbish) -> None:
-    """Do it, and give the freed pages of the database back to the disk. Raises StoreError."""
-    for name in rubbish.studies:
-        store.delete_study(name)
+def remove_logs(rubbish: Rubbish) -> None:
+    """Remove its logs."""
     for file, _ in rubbish.logs:
         file.unlink(missing_ok=True)
-    store.compact()
+
+
+def remove_studies(database: str, rubbish: Rubbish) -> str:
+    """Remove its studies, and give free pages of the database back to the disk.
+
+    Returns:
+        Why the database stays as large as it is; empty where it is compact.
+
+    Raises:
+        StoreError: a study cannot be removed.
+    """
+    try:
+        with Store.open(database) as store:
+            for name in rubbish.studies:
+                store.delete_study(name)
+            return store.compact()
+    except StoreError as error:
+        if rubbish.studies:
+            raise
+        return str(error)

@@ -69,6 +69,10 @@ def _message(database: str, error: BaseException | None) -> str:
     return f"{database}: the database cannot be used: {text}"
 
 
+def _no_room(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
+
+
 def connect(location: Location, *, read_only: bool) -> Engine:
     """An engine for `location`; nothing is opened before its first use. Raises StoreError without a database driver."""
     if location.path is not None:
@@ -87,7 +91,7 @@ def for_writing(engine: Engine) -> Engine:
 
 
 def _sqlite(path: Path, *, read_only: bool) -> Engine:
-    uri = f"file:{quote(os.fsencode(path))}"
+    uri = base = f"file:{quote(os.fsencode(path))}"
     if not read_only:
         uri += "?mode=rwc"
     elif os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
@@ -96,8 +100,22 @@ def _sqlite(path: Path, *, read_only: bool) -> Engine:
         # Reading needs a -shm file. Where none can be made nobody can write either, unless a -wal file says otherwise.
         uri += "?mode=ro" if Path(f"{path}-wal").exists() else "?mode=ro&immutable=1"
 
-    def open_file() -> sqlite3.Connection:
+    def connected(uri: str) -> sqlite3.Connection:
         return sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+    def open_file() -> sqlite3.Connection:
+        connection = connected(uri)
+        if read_only:
+            try:
+                connection.execute("PRAGMA schema_version")
+            except sqlite3.OperationalError as error:
+                # On a full disk there is no room for a -shm file. As above: then nobody writes, unless a -wal says so.
+                wal = Path(f"{path}-wal")
+                if not _no_room(error) or (wal.exists() and wal.stat().st_size):
+                    raise
+                connection.close()
+                connection = connected(f"{base}?mode=ro&immutable=1")
+        return connection
 
     engine = create_engine("sqlite://", creator=open_file, poolclass=QueuePool)
 

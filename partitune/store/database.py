@@ -7,6 +7,7 @@ as a StoreError.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -122,11 +123,26 @@ class Database:
         """Who writes to the database now, in words; empty when nobody does."""
         return holder_of(self._location, self.engine)
 
-    def compact(self) -> None:
-        """Give the free pages of an SQLite file back to the disk; a server does that by itself."""
-        if self._location.path is not None:
-            with explained(self.label), closing(self.engine.raw_connection()) as connection:
-                connection.cursor().execute("VACUUM")
+    def compact(self) -> str:
+        """Give the free pages of an SQLite file back to the disk; a server does that by itself.
+
+        Returns:
+            Why not; empty where there is nothing to give back, or it was done.
+        """
+        path = self._location.path
+        if path is None:
+            return ""
+        with explained(self.label), closing(self.engine.raw_connection()) as connection:
+            cursor = connection.cursor()
+            if not cursor.execute("PRAGMA freelist_count").fetchone()[0]:
+                return ""
+            needed, free = 2 * path.stat().st_size, shutil.disk_usage(path.parent).free  # sqlite.org/lang_vacuum.html
+            if free < needed:
+                return (
+                    f"{self.label}: compacting takes {needed:,} bytes of free disk for a while, and {free:,} are left"
+                )
+            cursor.execute("VACUUM")
+        return ""
 
     # Studies by name
 

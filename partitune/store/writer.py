@@ -100,7 +100,7 @@ def holder_of(location: Location, engine: Engine) -> str:
 def _lock_file(database: Path, label: str) -> WriterLock:
     """Both locks; `FILE.lock` is emptied when they are given up."""
     if file_key(database) in _held_here:
-        raise StoreError(_refusal(label, _this_process()))
+        raise StoreError(refusal(label, _this_process()))
     path = _lock_path(database)
     file = lock = -1
     try:
@@ -119,11 +119,12 @@ def _lock_file(database: Path, label: str) -> WriterLock:
             os.close(descriptor)
         if isinstance(error, StoreError):
             raise
-        raise StoreError(_refusal(label, holder) if holder else _unlockable(label, path, error)) from error
+        raise StoreError(refusal(label, holder) if holder else _unlockable(label, path, error)) from error
     key = _key(os.fstat(file))
     _held_here[key] = lock, file
     name = {"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"}
-    os.pwrite(lock, json.dumps(name).encode(), 0)
+    with suppress(OSError):  # a full disk; others are told of another process, then
+        os.pwrite(lock, json.dumps(name).encode(), 0)
 
     def release() -> None:
         if _held_here.pop(key, None) is not None:  # else a fork, which holds nothing
@@ -147,7 +148,7 @@ def _lock_server(engine: Engine, label: str) -> WriterLock:
             return WriterLock(release)
         holder = _server_holder(connection)
         connection.close()
-    raise StoreError(_refusal(label, holder or "another process"))
+    raise StoreError(refusal(label, holder or "another process"))
 
 
 def _server_holder(connection: Connection) -> str | None:
@@ -186,7 +187,8 @@ def _unlockable(label: str, path: Path, error: OSError) -> str:
     return f"{label}: cannot lock {path}: {error.strerror}. Make it writable, or use another --db"
 
 
-def _refusal(label: str, holder: str) -> str:
+def refusal(label: str, holder: str) -> str:
+    """What a second writer is told of the first, `holder`."""
     return (
         f"{label}: {holder} is writing to it, and only one process may. "
         "Wait for it, end it (nothing stored is lost), or use another --db. Reading is possible meanwhile"
