@@ -71,6 +71,7 @@ from partitune.errors import LaunchFailed
 from partitune.jobs.package import digest_of, package_files
 from partitune.jobs.sending import Sender
 from partitune.execution.pools.ray import RayPool
+from partitune.execution.ray.address import named_cluster
 from partitune.candidate import Submission
 from partitune.candidate import Candidate
 from partitune.store import Store, StudyTerms
@@ -79,7 +80,7 @@ class Where:
     def measure(self, candidate):
         raise LaunchFailed(f"{ray.get_runtime_context().get_node_id()} {digest_of(package_files())}")
 
-with RayPool(Where(), "auto") as pool:
+with RayPool(Where(), named_cluster("auto")[0]) as pool:
     pool.submit(Submission(Candidate((1,))))
     result = pool.next_done(120)
     print("driver", ray.get_runtime_context().get_node_id(), digest_of(package_files()), flush=True)

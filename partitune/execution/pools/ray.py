@@ -78,6 +78,10 @@ class RayPool(Pool):
         self._workers = RayWorkers(self._driver, self._group)
         self._look()
 
+    def cancel(self) -> None:
+        """From another thread: `start` raises ClusterError if it has started nothing yet."""
+        self._cluster.cancel()
+
     def _look(self) -> None:
         """How many candidates the cluster as it is now holds. Raises ClusterError when it held none for too long."""
         self._checked = time.monotonic()

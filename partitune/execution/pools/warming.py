@@ -74,6 +74,7 @@ class WarmingPool(Pool):
         with_ray.shutdown(wait=False)
 
     def close(self) -> None:
-        """End Ray. One still starting has to be up before it can be ended; leaving it would orphan its processes."""
+        """End Ray. One whose processes start has to be up before it can be ended; leaving it would orphan them."""
+        self._ray.cancel()
         if self._starting.exception() is None:
             self._ray.close()

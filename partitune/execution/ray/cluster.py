@@ -13,17 +13,20 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from partitune.errors import ClusterError
 from partitune.execution.ray.address import TOKEN_HINT, reach
-from partitune.execution.ray.own_session import OwnSession
+from partitune.execution.ray.own_session import OwnSession, forget_token
 from partitune.execution.ray.sigterm import own_sigterm
 
 #: Seconds that Ray may take to start and connect; ten are usual.
 START_LIMIT_S = 120.0
 #: Seconds for which SIGTERM may be Ray's while it starts.
 _SIGTERM_S = 0.02
+#: Seconds between two looks whether the head lives that is starting.
+_HEAD_S = 0.5
 
 
 class RayCluster:
@@ -35,6 +38,7 @@ class RayCluster:
         self._session: OwnSession | None = None
         self._vital: dict[str, str] = {}
         self._over = threading.Event()
+        self._unwanted = threading.Event()
         self._thread: threading.Thread | None = None
         self.stuck = False  # Ray never came back from connecting: this process can use it no more
 
@@ -45,24 +49,44 @@ class RayCluster:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         import ray
 
+        if self._unwanted.is_set():
+            raise self._unusable(InterruptedError("nobody wants it any more"))
         if self._address is not None:
             reach(self._address)
+        elif not ray.is_initialized():
+            self._session = OwnSession()
         connected, failures = threading.Event(), list[Exception]()
         self._over = threading.Event()
         arguments = (connected, failures, self._over)
         self._thread = threading.Thread(target=self._connect, args=arguments, name="ray", daemon=True)
-        deadline = time.monotonic() + START_LIMIT_S
         with own_sigterm() as put_back:
             self._thread.start()
-            while not connected.wait(_SIGTERM_S) and time.monotonic() < deadline:
-                put_back()
-        if not connected.is_set():
+            hindrance = self._hindrance(connected, put_back)
+        if hindrance:
             self.stuck = True
             atexit.unregister(ray.shutdown)  # it would wait for the same lock
-            raise self._unusable(TimeoutError(f"Ray did not answer in {START_LIMIT_S:g} s"))
+            if self._session is not None:
+                self._session.end()
+            raise self._unusable(TimeoutError(hindrance))
         if failures:
             self.stop()
             raise self._unusable(failures[0]) from failures[0]
+
+    def _hindrance(self, connected: threading.Event, meanwhile: Callable[[], None]) -> str:
+        """Wait until it is connected or has failed; why it never will be, else empty."""
+        start = time.monotonic()
+        had_head, next_look = False, start
+        while not connected.wait(_SIGTERM_S):
+            meanwhile()
+            now = time.monotonic()
+            if now > start + START_LIMIT_S:
+                return f"Ray did not answer in {START_LIMIT_S:g} s"
+            if self._session is not None and now > next_look:  # a signal to the whole group ends it as well
+                has_head, next_look = self._session.has_head(), now + _HEAD_S
+                if had_head and not has_head:
+                    return "its head ended while Ray started"
+                had_head = has_head
+        return ""
 
     def _connect(self, connected: threading.Event, failures: list[Exception], over: threading.Event) -> None:
         import ray
@@ -87,14 +111,17 @@ class RayCluster:
         import ray
 
         quiet: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-        if self._address is not None:
+        if self._session is None:
             ray.init(self._address, **quiet)
             return
-        self._session = OwnSession()
         with self._session.entered():
             # Without the setting, a worker that dies while we connect is waited for, for ever and with the GIL held.
             setting = {"prestart_worker_first_driver": False}
             ray.init("local", _temp_dir=self._session.rays_folder, _system_config=setting, **quiet)
+
+    def cancel(self) -> None:
+        """From another thread: `start` raises if nothing is started yet; loading Ray alone takes seconds."""
+        self._unwanted.set()
 
     def cpus(self) -> int:
         """CPUs of all nodes, at least 1."""
@@ -123,6 +150,7 @@ class RayCluster:
         if self._thread is not None and not self.stuck:
             self._thread.join()
             if self._session is not None:
+                forget_token()
                 self._session.end()
                 self._session = None
 

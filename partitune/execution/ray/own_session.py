@@ -79,16 +79,33 @@ class OwnSession:
         if not is_token_auth_enabled():
             raise ClusterError("it asks for no token")
 
+    def has_head(self) -> bool:
+        """Its first process runs, without which Ray waits for minutes and then ends ours."""
+        return any(process.name() == "gcs_server" for process in self._processes())
+
     def end(self) -> None:
-        """Forget the token and remove the folder, once Ray is down; what cannot go now is for `partitune gc`."""
-        _read_authentication()
+        """End what of Ray still runs, and remove the folder; what cannot go now is for `partitune gc`."""
 
         def is_gone() -> bool:
+            for process in self._processes():
+                with suppress(psutil.Error):
+                    process.kill()
             shutil.rmtree(self.folder, ignore_errors=True)
             return not Path(self.folder).exists()
 
         within(_REMOVAL_S, is_gone)
         os.close(self._lock)
+
+    def _processes(self) -> Iterator[psutil.Process]:
+        """Ray's own; what a worker started is not among them, and ends with it."""
+        for process, variables in _marked():
+            if variables[MARKER] == self.folder and _OUTSIDE in variables:
+                yield process
+
+
+def forget_token() -> None:
+    """Once Ray is down: what it does next in this process goes by the user's own variables again."""
+    _read_authentication()
 
 
 def leave_session() -> None:
@@ -100,7 +117,7 @@ def leave_session() -> None:
 
 def abandoned_sessions() -> tuple[Path, ...]:
     """Folders of this user's sessions on this machine of which nothing lives."""
-    living, abandoned = _marked(), []
+    living, abandoned = {variables[MARKER] for _, variables in _marked()}, []
     for folder in sorted(folder for base in set(_bases()) for folder in base.glob(f"{PREFIX}*")):
         with suppress(OSError):  # locked, gone, or no folder
             if str(folder) not in living and folder.lstat().st_uid == os.getuid():
@@ -125,12 +142,12 @@ def _locked(folder: str | Path) -> int:
     return descriptor
 
 
-def _marked() -> set[str | None]:
-    marks: set[str | None] = set()
+def _marked() -> Iterator[tuple[psutil.Process, Mapping[str, str]]]:
+    """Living processes of any session, and their variables."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # gone, or another user's
-            marks.add(process.environ().get(MARKER))
-    return marks
+            if MARKER in (variables := process.environ()):
+                yield process, variables
 
 
 def _set(variables: Mapping[str, str | None]) -> None:
