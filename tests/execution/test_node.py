@@ -21,6 +21,7 @@ from partitune.execution.processes.node import Node, PortState
 from tests.contracts.node import LISTEN, NodeContract, plan, python
 from tests.execution.test_process_supervisor import FAMILY, wait_until
 
+pytestmark = pytest.mark.xdist_group("machine")  # families of one name are looked for everywhere
 ROOT = Path(__file__).parent.parent.parent
 SLEEP = ("sleep", "60")
 
@@ -190,8 +191,6 @@ import sys, time
 from pathlib import Path
 from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.node import Node
-
-pytestmark = pytest.mark.xdist_group("machine")  # families of one name are looked for everywhere
 node = Node("127.0.0.1", Path(sys.argv[1]))
 node.start("engine", "theirs", ProcessCommand(0, "h", ("sleep", "60"), {}), None)
 print("started", flush=True)

@@ -17,11 +17,11 @@ from partitune.execution.processes import ledger, process_supervisor
 from partitune.execution.processes.ledger import Ledger, ProcessName, RecordedStart
 from partitune.execution.processes.process_supervisor import descendants, start_ticks
 
+pytestmark = pytest.mark.xdist_group("machine")  # families of one name are looked for everywhere
+
 #: A family as an engine's: a worker, and a grandchild in a session of its own that ignores SIGTERM.
 FAMILY = """
 import os, signal, sys, time
-
-pytestmark = pytest.mark.xdist_group("machine")  # families of one name are looked for everywhere
 def hold(name, deaf):
     signal.signal(signal.SIGTERM, signal.SIG_IGN if deaf else signal.SIG_DFL)
     os.write(1, f"{name} {os.getpid()}\\n".encode())
