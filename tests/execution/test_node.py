@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import stat
@@ -10,14 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from partitune.errors import NodeLost
 from partitune.execution.processes import trial_files
+from partitune.execution.processes.cgroup import own_cgroup
 from partitune.execution.processes.ledger import Ledger
 from partitune.execution.processes.node import Node, PortState
+from partitune.execution.processes.process_supervisor import start_ticks
 from tests.contracts.node import LISTEN, NodeContract, plan, python
 from tests.execution.test_process_supervisor import FAMILY, wait_until
 
@@ -254,3 +259,90 @@ def test_the_janitor_cuts_what_a_dead_owner_left(node: Node, tmp_path: Path, mon
     assert len(node.clean()) == 1
     assert 5 << 20 <= log.stat().st_size < 6 << 20
     assert b"\n[partitune cut " in log.read_bytes()
+
+
+#: A daemon that leaves nothing to know it by: no environment, a session of its own, no parent of the family.
+DAEMON = """
+import os, time
+print("a\\nb", flush=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("c", flush=True)
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def daemons() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.cmdline() == ["sleep", "600"] and not process.environ():
+                found.append(process)
+    return found
+
+
+class TestWhoeverIsKilled:
+    """The owner and both supervisors at one moment: nothing but the kernel knows what is left of the family."""
+
+    @pytest.fixture
+    def daemon(self, tmp_path: Path) -> Iterator[psutil.Process]:
+        without = "from partitune.execution.processes import cgroup; cgroup.own_cgroup = lambda: None\n"
+        code, earlier = (without if self.without_cgroup else "") + ABANDON, daemons()
+        subprocess.run([sys.executable, "-c", code, str(tmp_path), DAEMON], check=True, cwd=ROOT)
+        wait_until(lambda: daemons() != earlier)
+        (made,) = (process for process in daemons() if process not in earlier)
+        yield made
+        with suppress(psutil.NoSuchProcess):
+            made.kill()
+
+    without_cgroup = True
+
+    def test_what_cannot_be_proved_is_said_and_keeps_the_record_open(
+        self, node: Node, daemon: psutil.Process, tmp_path: Path
+    ) -> None:
+        left = (
+            f"process {daemon.pid} (sleep 600), which may be of it: its supervisors were killed before they saw its end"
+        )
+        for _ in range(2):
+            (said,) = node.clean()
+            assert said.endswith(f"processes ended, left: {left}")
+        with pytest.raises(NodeLost, match=re.escape(f"trial left left {left} (if that is somebody else's, remove ")):
+            node.start("engine", "t", plan(*SLEEP), None)
+        assert daemon.is_running()  # it may be somebody else's
+        assert [start.trial for start in Ledger(tmp_path / "started").starts()] == ["left"]
+        daemon.kill()
+        wait_until(lambda: start_ticks(daemon.pid) is None)
+        (said,) = node.clean()
+        assert said.endswith("0 processes ended, nothing is left")
+        assert Ledger(tmp_path / "started").starts() == []
+
+    def test_where_the_record_says_how_it_ended_nobody_is_suspected(self, node: Node, tmp_path: Path) -> None:
+        node.start("engine", "t", python(FAMILY), None)
+        wait_until(lambda: node.log("engine").count("\n") == 3)
+        (start,) = Ledger(tmp_path / "started").starts()
+        assert not start.ended
+        assert start.engine is not None
+        os.kill(start.engine.pid, signal.SIGKILL)
+        wait_until(lambda: not node.state("engine").running)
+        assert Ledger(tmp_path / "started").again(start).ended
+        assert node.stop("engine", 1.0) == ()
+
+
+@pytest.mark.skipif(own_cgroup() is None, reason="no cgroup of version 2 can be made here")
+class TestCgroup(TestWhoeverIsKilled):
+    without_cgroup = False
+
+    def test_what_cannot_be_proved_is_said_and_keeps_the_record_open(
+        self, node: Node, daemon: psutil.Process, tmp_path: Path
+    ) -> None:
+        """Here it can be."""
+        (start,) = Ledger(tmp_path / "started").starts()
+        assert Path(start.cgroup).is_dir()
+        (said,) = node.clean()
+        assert said.endswith("processes ended, nothing is left")
+        assert start_ticks(daemon.pid) is None
+        assert not Path(start.cgroup).exists()
+        assert Ledger(tmp_path / "started").starts() == []

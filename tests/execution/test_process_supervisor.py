@@ -55,7 +55,8 @@ class Kept:
         self.start: RecordedStart = self.ledger.open("t", "engine", None, {})
         order = {
             "argv": [sys.executable, "-S", "-E", "-c", program], "env": {ledger.MARKER: "t/engine"},
-            "log": str(self.log), "folder": str(folder), "record": str(self.start.file), "grace_s": grace_s,
+            "log": str(self.log), "folder": str(folder), "record": str(self.start.file), "cgroup": "",
+            "grace_s": grace_s,
         }  # fmt: skip
         # A parent in between: it writes the order and then only holds the pipe, as whoever measures does.
         parent = "import os, sys, time; os.write(int(sys.argv[1]), sys.argv[2].encode()); time.sleep(600)"
@@ -177,7 +178,7 @@ def test_what_cannot_be_started_says_so_in_the_log(folder: Path) -> None:
     start = ledger_.open("t", "engine", None, {})
     order = {
         "argv": ["no-such-program"], "env": {}, "log": str(folder / "log"), "folder": str(folder),
-        "record": str(start.file), "grace_s": 1.0,
+        "record": str(start.file), "cgroup": "", "grace_s": 1.0,
     }  # fmt: skip
     command = [sys.executable, "-I", "-S", process_supervisor.__file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as outer:

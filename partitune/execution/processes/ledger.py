@@ -6,6 +6,11 @@ proof stands that nothing is left. What remains while its owner is dead is a lef
 marked, and while such a file is there the machine is quarantined. A process is named by boot, pid and start time, or
 known by the marker in its environment; never by its command.
 
+A process that drops its environment, its session and its parent is still in the family's `cgroup`, where there is one,
+and a child of its supervisors. Where there is none and both were killed before they saw the end, nobody can say whether
+one is left: whoever was taken over since by init, or by an ancestor of the owner, in a session of its own, may be. Such
+a process is named and not killed, and the record stays open until it is gone.
+
 A file is JSON lines, each appended whole: the start, then who was born of it (by `process_supervisor.py`), then perhaps
 a mark.
 """
@@ -27,6 +32,7 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
+from partitune.execution.processes import cgroup
 from partitune.execution.processes.process_supervisor import KILL_S, descendants, start_ticks
 from partitune.spec.own_file import own_folder
 
@@ -71,6 +77,9 @@ class RecordedStart:
     owner: ProcessName
     supervisors: tuple[ProcessName, ...] = ()
     engine: ProcessName | None = None
+    cgroup: str = ""  # of its family, if it has one
+    adopters: tuple[int, ...] = (1,)  # who may have taken over children of its family
+    ended: bool = False  # its supervisors saw the last of it end
     unclean: str = ""  # why it could not be proved gone
 
     @property
@@ -91,7 +100,30 @@ class RecordedStart:
                 family |= {process.pid, *descendants(process.pid)}
         wanted = f"{MARKER}={self.marker}\0".encode()
         family |= {pid for pid in psutil.pids() if pid not in family and wanted in _environment(pid)}
+        if self.cgroup:
+            family |= cgroup.members(Path(self.cgroup))
         return sorted(pid for pid in family if start_ticks(pid) is not None)
+
+    def suspects(self) -> list[int]:
+        """Living processes that may be of the family though nothing shows it; none where the proof stands."""
+        first = self.engine
+        if first is None or first.start_ticks is None or self.ended or self.cgroup or first.boot != _boot():
+            return []
+        here = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+        here |= {each.pid for start in Ledger(self.file.parent).starts() for each in start.supervisors}
+        return [
+            process.pid
+            for process in psutil.process_iter()
+            if process.pid not in here and self._may_be_its(process, first.start_ticks)
+        ]
+
+    def _may_be_its(self, process: psutil.Process, begin_ticks: int) -> bool:
+        """Younger than the engine, of this user, orphaned, and in a session that began since."""
+        with suppress(psutil.Error, OSError):
+            ticks, session = start_ticks(process.pid), start_ticks(os.getsid(process.pid))
+            if ticks is not None and ticks >= begin_ticks and (session is None or session >= begin_ticks):
+                return process.ppid() in self.adopters and process.uids().real == os.getuid()
+        return False
 
     def end(self, grace_s: float) -> set[int]:
         """Wait for the supervisors to do their work, then kill what lives; who had to be killed.
@@ -103,6 +135,8 @@ class RecordedStart:
 
         def is_over() -> bool:
             survivors = self.survivors()
+            if self.cgroup and survivors:
+                cgroup.end_all(Path(self.cgroup))
             for pid in survivors:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -115,7 +149,7 @@ class RecordedStart:
 
 _STARTS = TypeAdapter(RecordedStart)
 #: What its first line says; the rest follows from those behind it.
-_AT_START = {"trial", "name", "port", "gpu_mib", "owner"}
+_AT_START = {"trial", "name", "port", "gpu_mib", "owner", "adopters"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +162,9 @@ class Ledger:
         """Record, durably, a start that this process is about to make."""
         own_folder(self.folder)
         start = RecordedStart(
-            self.folder / f"{uuid.uuid4().hex}.jsonl", trial, name, port, dict(gpu_mib), ProcessName.of(os.getpid())
-        )
+            self.folder / f"{uuid.uuid4().hex}.jsonl", trial, name, port, dict(gpu_mib), ProcessName.of(os.getpid()),
+            adopters=(1, os.getpid(), *(parent.pid for parent in psutil.Process().parents())),
+        )  # fmt: skip
         _append(start.file, {"role": "start", **_STARTS.dump_python(start, include=_AT_START)})
         descriptor = os.open(self.folder, os.O_RDONLY)
         os.fsync(descriptor)
@@ -146,6 +181,8 @@ class Ledger:
 
     def close(self, start: RecordedStart) -> None:
         """Nothing of it is left."""
+        if start.cgroup:
+            cgroup.remove(Path(start.cgroup))
         start.file.unlink(missing_ok=True)
 
     def mark_unclean(self, start: RecordedStart, why: str) -> None:
@@ -170,9 +207,12 @@ def read_start(file: Path) -> RecordedStart | None:
     if not lines:
         return None
     born = [{**lines[0]["owner"], **line} for line in lines[1:] if "pid" in line]
+    engine = next((process for process in born if process["role"] == "engine"), None)
     later = {
-        "supervisors": [process for process in born if process["role"] != "engine"],
-        "engine": next((process for process in born if process["role"] == "engine"), None),
+        "supervisors": [process for process in born if process["role"] not in ("engine", "ended")],
+        "engine": engine,
+        "cgroup": (engine or {}).get("cgroup", ""),
+        "ended": any(process["role"] == "ended" for process in born),
         "unclean": next((line["why"] for line in reversed(lines) if line["role"] == "unclean"), ""),
     }
     return _STARTS.validate_python({"file": file, **lines[0], **later})

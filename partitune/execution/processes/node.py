@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import psutil
 
 from partitune.errors import LaunchFailed, NodeLost
-from partitune.execution.processes import process_supervisor
+from partitune.execution.processes import cgroup, process_supervisor
 from partitune.execution.processes.gpu_memory import held_mib, used_mib
 from partitune.execution.processes.launch import ProcessCommand
 from partitune.execution.processes.ledger import MARKER, Ledger, RecordedStart, state_folder, within
@@ -41,6 +41,7 @@ ABANDONED_S = 10.0
 #: Seconds that a port and the memory of a GPU may stay taken after the last process went (seen: 15 s to minutes).
 RELEASE_S = 60.0
 _LONGEST_COMMAND = 120
+_MAYBE = "which may be of it: its supervisors were killed before they saw its end"
 
 
 class PortState(StrEnum):
@@ -136,9 +137,10 @@ class Node:
             start = self._ledger.open(trial, name, port, used_mib(env) if process.uses_gpus else {})
         except OSError as error:
             raise LaunchFailed(f"{self.host} cannot record a start in {self._folder}: {error.strerror}") from error
+        parent = cgroup.own_cgroup()
         order = {
             "argv": process.argv, "env": env, "log": str(log), "folder": str(log.parent), "record": str(start.file),
-            "grace_s": ABANDONED_S,
+            "grace_s": ABANDONED_S, "cgroup": "" if parent is None else str(parent / f"partitune-{start.file.stem}"),
         }  # fmt: skip
         command = [sys.executable, "-I", "-S", process_supervisor.__file__]
         pipe = subprocess.PIPE
@@ -244,10 +246,11 @@ class Node:
 
     def _prove(self, start: RecordedStart) -> tuple[str, ...]:
         """Look until nothing is left; close the record, or mark it."""
-        left: list[str] = []
+        start, left = self._ledger.again(start), list[str]()
 
         def is_clean() -> bool:
             left[:] = [f"process {pid} ({_command(pid)})" for pid in start.survivors()]
+            left.extend(f"process {pid} ({_command(pid)}), {_MAYBE}" for pid in start.suspects())
             if start.port is not None and self.port_state(start.port, None) is not PortState.FREE:
                 left.append(f"a listener on port {start.port}")
             left.extend(f"{mib} MiB of {gpu}" for gpu, mib in held_mib(start.gpu_mib).items())

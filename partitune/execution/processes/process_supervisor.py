@@ -9,9 +9,9 @@ how a supervisor learns of a death.
 
 It knows nothing of engines and imports only the standard library, so that it starts in some hundredths of a second.
 `python -I -S process_supervisor.py` reads one line of JSON: argv, env, log (a path), folder (to run in), record (the
-ledger's file) and grace_s; and later a line `stop SECONDS`, or nothing more. Standard output carries lines of JSON: an
-event `started` with pid, and last `ended` with exit (null: unknown), killed (pids that did not end by themselves) and
-left.
+ledger's file), cgroup (to make for the family; empty: none) and grace_s; and later a line `stop SECONDS`, or nothing
+more. Standard output carries lines of JSON: an event `started` with pid, and last `ended` with exit (null: unknown),
+killed (pids that did not end by themselves) and left.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Supervisor:
         self._grace_s = grace_s  # how long the engine may then take, unless the parent says
         self._beyond_s = beyond_s  # and the child beyond that
         self._exit: int | None = None
-        self._childless = False
+        self.childless = False
         self.killed: list[int] = []
 
     def supervise(self) -> int | None:
@@ -101,11 +101,11 @@ class _Supervisor:
                 self._signal_all(signal.SIGTERM)  # a shell does not pass the signal on
                 self._wait(grace_s / 2)
         self._reap()
-        if self._exit is not None and not self._childless:
+        if self._exit is not None and not self.childless:
             self._signal_all(signal.SIGTERM)
             self._wait(ORPHANS_S, for_all=True)
         end = time.monotonic() + KILL_S
-        while not self._childless and time.monotonic() < end:
+        while not self.childless and time.monotonic() < end:
             self.killed += [pid for pid in self._signal_all(signal.SIGKILL) if pid not in self.killed]
             self._wait(0.1, for_all=True)
         return self._exit
@@ -121,7 +121,7 @@ class _Supervisor:
         while True:
             self._reap()
             left_s = end - time.monotonic()
-            if self._childless or left_s <= 0 or (self._exit is not None and not for_all):
+            if self.childless or left_s <= 0 or (self._exit is not None and not for_all):
                 return None
             ready, _, _ = select.select(watched, [], [], None if seconds is None else left_s)
             if self._wake in ready and signal.SIGTERM in os.read(self._wake, 512) and seconds is None:
@@ -134,7 +134,7 @@ class _Supervisor:
             try:
                 pid, status = os.waitpid(_ANYBODY, os.WNOHANG)
             except ChildProcessError:
-                self._childless = True
+                self.childless = True
                 return
             if pid == 0:
                 return
@@ -173,7 +173,9 @@ def main() -> None:
         os.close(to_inner)
 
     supervisor = _Supervisor(inner, 0, ask_inner, order["grace_s"], ORPHANS_S + KILL_S + _PATIENCE_S)
-    if supervisor.supervise() != 0:
+    status = supervisor.supervise()
+    _record_end(order, supervisor)
+    if status != 0:
         _tell(event="ended", exit=None, killed=supervisor.killed, left=descendants(os.getpid()))
 
 
@@ -197,11 +199,12 @@ def _supervise_inside(order: dict[str, Any], lifeline: int) -> None:
             os.kill(engine, signal.SIGTERM)  # the first process ends its own workers in order
 
     supervisor = _Supervisor(engine, lifeline, ask_engine, order["grace_s"])
-    _record(order, "engine", engine)
+    _record(order, "engine", engine, cgroup=_joined(order["cgroup"], engine))
     os.write(go, b"g")
     os.close(go)
     _tell(event="started", pid=engine)
     status = supervisor.supervise()
+    _record_end(order, supervisor)
     _tell(event="ended", exit=status, killed=supervisor.killed, left=descendants(os.getpid()))
 
 
@@ -234,9 +237,30 @@ def _wake_up() -> int:
     return reading
 
 
-def _record(order: dict[str, Any], role: str, pid: int) -> None:
+def _joined(cgroup: str, pid: int) -> str:
+    """Make `cgroup` and put that process into it; empty where that cannot be."""
+    if not cgroup:
+        return ""
+    try:
+        Path(cgroup).mkdir()
+        Path(cgroup, "cgroup.procs").write_text(str(pid))
+    except OSError:
+        with suppress(OSError):
+            Path(cgroup).rmdir()
+        return ""
+    return cgroup
+
+
+def _record_end(order: dict[str, Any], supervisor: _Supervisor) -> None:
+    """Leave a word that nobody else can: that the kernel knows no further process of the family."""
+    if supervisor.childless:
+        with suppress(FileNotFoundError):
+            _record(order, "ended", os.getpid())
+
+
+def _record(order: dict[str, Any], role: str, pid: int, **further: str) -> None:
     """Append who that is to the durable record."""
-    line = json.dumps({"role": role, "pid": pid, "start_ticks": start_ticks(pid)}) + "\n"
+    line = json.dumps({"role": role, "pid": pid, "start_ticks": start_ticks(pid), **further}) + "\n"
     record = os.open(order["record"], os.O_WRONLY | os.O_APPEND)
     os.write(record, line.encode())
     os.fsync(record)
