@@ -30,7 +30,8 @@ class ScriptedDriver(Driver):
         if act == "launch":
             raise LaunchFailed("the engine refused a flag")
         if act == "environment":
-            raise LaunchFailed(" ".join(f"{name}={os.environ[name]}" for name in sorted(os.environ) if "RAY_" in name))
+            variables = " ".join(f"{name}={os.environ[name]}" for name in sorted(os.environ) if "RAY_" in name)
+            raise LaunchFailed(variables[::-1])  # backwards, as a secret would be masked
         if act == "bench":
             raise BenchmarkFailed("0 of 16 requests completed")
         if act == "stalled":

@@ -36,7 +36,7 @@ with RayPool(ScriptedDriver(), slots=2) as pool:
     while (result := pool.next_done(60)) is None:
         pass
     print(ray.get_runtime_context().gcs_address, flush=True)
-    print(result.reason, flush=True)
+    print(result.reason[::-1], flush=True)  # it was said backwards
     print(*(f"{name}={value}" for name, value in sorted(os.environ.items()) if "RAY_" in name), flush=True)
     sys.stdin.readline()
 """
