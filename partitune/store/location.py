@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +77,10 @@ def check_writable(path: Path, label: str) -> None:
     folder, exists = path.parent, _exists(path, label)
     if not folder.is_dir():
         raise StoreError(f"{label}: the folder {folder} does not exist. Create it, or use another --db")
-    kind = file_system(path, MOUNTS.read_text(errors="surrogateescape") if MOUNTS.exists() else "")
-    if kind in NETWORK_FILE_SYSTEMS:
+    mounts = ""
+    with suppress(OSError):  # Linux alone has it
+        mounts = MOUNTS.read_text(errors="surrogateescape")
+    if (kind := file_system(path, mounts)) in NETWORK_FILE_SYSTEMS:
         raise StoreError(
             f"{label}: lies on a network file system ({kind}), where SQLite loses data. "
             "Use a --db on a local disk, or a PostgreSQL URL"
