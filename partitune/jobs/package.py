@@ -21,6 +21,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -80,7 +81,7 @@ def pack(space: SearchSpace, runner: Runner) -> Shipment:
     Raises:
         SpecError: a named file cannot be read, or all together are more than Ray takes.
     """
-    space_path = f"{Kind.SEARCH_SPACE.folder}/{space.name}.yaml"
+    space_path = f"{Kind.SEARCH_SPACE.folder}/{quote(space.name, safe='')[:200]}.yaml"
     runner_path = f"{Kind.RUNNER.folder}/{runner.name}.yaml"
     contents = {space_path: as_yaml(space.resolved()), runner_path: as_yaml(runner.resolved())}
     of_space = {"/".join((FILES, *named.parts[1:])): readable_path(named) for named in _named_files(space)}

@@ -34,6 +34,7 @@ from partitune.spec.domains import (
     flag_name_fault,
 )
 from partitune.spec.metrics import NEEDS
+from partitune.spec.names import STUDY_NAME, study_name_fault
 from partitune.spec.objectives import Goodput, Limit, Metric, Objective
 from partitune.spec.serving import Cluster, Engine, Parallel
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
@@ -117,6 +118,7 @@ class SearchSpace(SpecFile):
     file_kind: ClassVar[Kind] = Kind.SEARCH_SPACE
 
     kind: Annotated[Literal["search_space"], allowed("search_space")]
+    name: Annotated[str, allowed(STUDY_NAME), AfterValidator(refusing(study_name_fault))]
     model: Annotated[
         str,
         Field(min_length=1, max_length=4096),

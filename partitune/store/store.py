@@ -21,6 +21,7 @@ from sqlalchemy import Result as Rows
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Outcome, StageReport, flaw_in
 from partitune.errors import StoreError
+from partitune.spec.names import STUDY_NAME, study_name_fault
 from partitune.store import records, schema
 from partitune.store.cells import integer, to_json
 from partitune.store.database import Database
@@ -281,8 +282,8 @@ def _columns(rows: Rows[*tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
 
 def check_study_name(name: str) -> None:
     """Raise StoreError unless `name` can be the name of a study."""
-    if not name or not name.isprintable() or name != name.strip():
-        raise StoreError(f"{name!r} is not a study name: use printable characters, no space at either end")
+    if study_name_fault(name) is not None:
+        raise StoreError(f"{name!r} is not a study name: use {STUDY_NAME}")
 
 
 def _refusal(label: str, study: str, changed: Sequence[str], free: str) -> str:

@@ -22,6 +22,7 @@ from partitune.spec.domains import WholeRange
 from partitune.spec.metrics import METRICS
 from partitune.spec.search_space import SearchSpace
 from partitune.spec.workload import MixWorkload
+from partitune.store import check_study_name
 from tests.strategies import json_values
 
 SHIPPED = Path(str(shipped(Kind.SEARCH_SPACE)))
@@ -203,12 +204,19 @@ def test_pinned_stages_survive_json_whose_keys_are_text() -> None:
     assert SearchSpace.from_mapping(stored).knobs.partition.pinned == {0: 11}
 
 
+@pytest.mark.parametrize("name", ["千问-235b", "Größe 2", "a/b", "v1[/x]"])
+def test_a_search_space_is_called_what_a_study_may_be_called(name: str) -> None:
+    assert read(GOOD.replace("name: mine", f"name: '{name}'")).name == name
+    check_study_name(name)
+
+
 # ---- what is wrong: line of GOOD, what stands there instead, key, parts of the message
 
 WRONG = [
     (1, "kind: runner", "kind", ["found a runner", "allowed: search_space"]),
     (1, "kind: serach_space", "kind", ["did you mean search_space?"]),
-    (2, "name: Bad Name", "name", ["'Bad Name'", "a-z"]),
+    (2, "name: 'mine '", "name", ["'mine '", "no space at either end"]),
+    (2, 'name: "a\\nb"', "name", [r"'a\nb'", "printable"]),
     (2, "name: 5", "name", ["the number 5", 'write it in quotes: "5"']),
     (2, "nmae: mine", "nmae", ["unknown key, did you mean name?", "allowed: kind, name, description, model"]),
     (3, "model: ''", "model", ["allowed: a model of the catalog"]),
