@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, Row, select, update
+from sqlalchemy import Connection, Engine, Row, event, select, update
 
 from partitune.errors import StoreError, nearest
 from partitune.spec.own_file import PRIVATE, own_file
@@ -68,6 +68,7 @@ class Database:
                     connection.execute(left.values(state=StudyState.INTERRUPTED.value))
             if store._lock is not None:
                 store._files = (store._lock.file, *store._files_now()[1:])
+                event.listen(engine, "close", store._forget_log)
         except StoreError:
             store.close()
             raise
@@ -102,16 +103,25 @@ class Database:
         self._check_files()
         with explained(self.label), self._for_writing.begin() as connection:
             yield connection
+        if self._files and self._files[1] is None:
+            self._files = (self._files[0], self._files_now()[1])
 
     def _files_now(self) -> tuple[FileKey | None, ...]:
         """Which files stand where the database and its write-ahead log are; none on a server."""
         path = self._location.path
         return () if path is None else (file_key(path), file_key(path.with_name(f"{path.name}-wal")))
 
+    def _forget_log(self, *_: object) -> None:
+        """A signal makes SQLAlchemy close a connection, SQLite removes its log with the last, a write makes another."""
+        self._files = (self._files[0], None) if self._files else ()
+
     def _check_files(self) -> None:
         """Raise StoreError once somebody took the file away: SQLite would go on writing to what has no name."""
         path, now = self._location.path, self._files_now()
-        if path is not None and not self._lost and now != self._files:
+        if path is None:
+            return
+        others = [here for here, ours in zip(now, self._files, strict=True) if ours is not None and here != ours]
+        if others and not self._lost:
             what = "the file" if now[0] != self._files[0] else f"{path.name}-wal beside it"
             self._lost = (
                 f"{self.label}: {what} was removed or replaced while this process wrote. {keep(self.engine, path)}"

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from partitune.cli import main
 from partitune.errors import StoreError
@@ -151,3 +152,23 @@ def test_elsewhere_than_on_linux_a_file_of_two_names_is_not_written_to(
         script = f"from partitune.store import Store; Store.open({str(path)!r})"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert f"process {os.getpid()} on " in done.stderr
+
+
+def test_a_signal_in_the_middle_of_a_commit_takes_nothing_away(tmp_path: Path) -> None:
+    """SQLAlchemy closes a connection that a signal interrupts, and SQLite removes its log with the last one."""
+    with Store.open(tmp_path / "results.db") as store:
+        study = start(store)
+        record(store, study, 0, ok(knob=0), "sampler:0")
+
+        def interrupt(*_: object) -> None:
+            event.remove(store.engine, "do_execute", interrupt)
+            raise KeyboardInterrupt
+
+        event.listen(store.engine, "do_execute", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            record(store, study, 1, ok(knob=1), "sampler:0")
+        assert not (tmp_path / "results.db-wal").exists()
+        record(store, study, 1, ok(knob=1), "sampler:0")
+        (tmp_path / "results.db-wal").unlink()
+        with pytest.raises(StoreError, match=r"results\.db-wal beside it was removed"):
+            record(store, study, 2, ok(knob=2), "sampler:0")
