@@ -103,7 +103,7 @@ class Database:
         self._check_files()
         with explained(self.label), self._for_writing.begin() as connection:
             yield connection
-        if self._files and self._files[1] is None:
+        if self._files[1:] == (None,):
             self._files = (self._files[0], self._files_now()[1])
 
     def _files_now(self) -> tuple[FileKey | None, ...]:
@@ -113,7 +113,7 @@ class Database:
 
     def _forget_log(self, *_: object) -> None:
         """A signal makes SQLAlchemy close a connection, SQLite removes its log with the last, a write makes another."""
-        self._files = (self._files[0], None) if self._files else ()
+        self._files = (*self._files[:1], *(None for _ in self._files[1:]))
 
     def _check_files(self) -> None:
         """Raise StoreError once somebody took the file away: SQLite would go on writing to what has no name."""
