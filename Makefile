@@ -8,7 +8,7 @@ OLDEST := .venv-oldest
 NEWEST := .venv-newest
 RUN    := $(VENV)/bin/python -m
 # Two at once, as on the smallest machines that tests are meant to run on.
-TESTS  := pytest --numprocesses 2 --dist loadgroup
+TESTS  := pytest --numprocesses 2
 PIP    := $(RUN) pip --disable-pip-version-check install --quiet
 
 .NOTPARALLEL:

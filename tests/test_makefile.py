@@ -85,12 +85,12 @@ def test_the_environment_follows_pyproject_and_search_needs_no_tools_for_develop
     search = ["partitune search kimi-k3-pp8-tp2", "partitune export kimi-k3-pp8-tp2 -o deploy.env"]
     assert ran("search") == [f"{install} .[silicon]", *search]
     assert ran("search") == search
-    assert ran("test") == [f"{install} .[dev]", "pytest --numprocesses 2 --dist loadgroup"]
+    assert ran("test") == [f"{install} .[dev]", "pytest --numprocesses 2"]
     assert ran("check") == ["ruff format --check .", "ruff check .", "mypy"]
     assert ran("search") == search
     later = (project / ".venv" / ".installed").stat().st_mtime + 10
     os.utime(project / "pyproject.toml", (later, later))
-    assert ran("test") == [f"{install} .[dev]", "pytest --numprocesses 2 --dist loadgroup"]
+    assert ran("test") == [f"{install} .[dev]", "pytest --numprocesses 2"]
 
 
 @pytest.mark.parametrize("failing", ["check", "test"])

@@ -16,6 +16,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ _WRITER, _LOOK = 0, 1
 
 #: Device and inode: the same for every name of a file.
 FileKey = tuple[int, int]
+#: Seconds in which a fork gives up the lock that it inherited.
+_FORK_S = 1.0
 #: Files that this process writes to, and the descriptors that hold their locks. Record locks do not exclude their own
 #: process, and closing any descriptor of the file would drop them.
 _held_here: dict[FileKey, tuple[int, int]] = {}
@@ -109,7 +112,7 @@ def _lock_file(database: Path, label: str) -> WriterLock:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _WRITER)
         os.ftruncate(lock, 0)  # the name that a killed one left
         if sys.platform == "linux":
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_whole(file)
         elif (names := os.fstat(file).st_nlink) > 1:
             raise StoreError(f"{label}: has {names} names (hard links), and SQLite loses data so. Keep one of them")
         fcntl.lockf(lock, fcntl.LOCK_EX, 1, _LOOK)
@@ -133,6 +136,18 @@ def _lock_file(database: Path, label: str) -> WriterLock:
             os.close(file)
 
     return WriterLock(release, key)
+
+
+def _lock_whole(file: int) -> None:
+    """The lock that all names of a file share. A fork of a killed writer may hold it until it has run at all."""
+    until_s = time.monotonic() + _FORK_S
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.02)
 
 
 def _lock_server(engine: Engine, label: str) -> WriterLock:

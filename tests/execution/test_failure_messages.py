@@ -25,7 +25,7 @@ def test_a_message_has_its_kind_with_an_engines_head_and_without(kind: str, sour
         cause = find_cause([log], readout)
         assert cause is not None, source
         assert cause.kind is FailureKind[kind]
-        expected: type[RunError] = NodeLost if cause.kind is FailureKind.SITE else LaunchFailed
+        expected: type[RunError] = NodeLost if cause.kind in (FailureKind.SITE, FailureKind.PORT) else LaunchFailed
         assert type(cause.error()) is expected
 
 

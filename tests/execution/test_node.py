@@ -26,7 +26,7 @@ from partitune.execution.processes.process_supervisor import start_ticks
 from tests.contracts.node import LISTEN, NodeContract, plan, python
 from tests.execution.test_process_supervisor import FAMILY, wait_until
 
-pytestmark = pytest.mark.xdist_group("machine")  # families of one name are looked for everywhere
+pytestmark = pytest.mark.machine  # families of one name are looked for everywhere
 ROOT = Path(__file__).parent.parent.parent
 SLEEP = ("sleep", "60")
 

@@ -17,7 +17,7 @@ from partitune.execution.processes import ledger, process_supervisor
 from partitune.execution.processes.ledger import Ledger, ProcessName, RecordedStart
 from partitune.execution.processes.process_supervisor import descendants, start_ticks
 
-pytestmark = pytest.mark.xdist_group("machine")  # families of one name are looked for everywhere
+pytestmark = pytest.mark.machine  # families of one name are looked for everywhere
 
 #: A family as an engine's: a worker, and a grandchild in a session of its own that ignores SIGTERM.
 FAMILY = """
