@@ -65,12 +65,12 @@ class Candidate:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON object with `partition` and `flags`."""
+        """JSON object with `partition`, and under `knobs` the flags and the layout."""
         return {"partition": list(self.partition), "knobs": self.settings}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Candidate:
-        """Inverse of `to_json`."""
+        """The candidate that `to_json` wrote, as a database or a job's log holds it."""
         return cls.of_settings(map(int, data["partition"]), data["knobs"])
 
 
@@ -167,7 +167,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One finished trial."""
+    """How a candidate ended: its outcome with the reason, and what was measured where it ran."""
 
     candidate: Candidate
     outcome: Outcome

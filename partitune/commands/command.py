@@ -66,7 +66,7 @@ def add_commands(parser: argparse.ArgumentParser, commands: Sequence[Command | C
 
 
 def add_json_argument(parser: argparse.ArgumentParser, text: str = "one JSON object on stdout") -> None:
-    """`--json`, which `answer` obeys."""
+    """`--json`, which `answer` obeys; `text` is its line of help."""
     parser.add_argument("--json", action="store_true", help=text)
 
 

@@ -23,7 +23,7 @@ _DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 
 
 def add_address_argument(parser: argparse.ArgumentParser) -> None:
-    """Which cluster is meant."""
+    """`--address`: the job server of the cluster that is meant."""
     parser.add_argument(
         "--address",
         default=os.environ.get("RAY_API_SERVER_ADDRESS", _DEFAULT_ADDRESS),

@@ -15,7 +15,7 @@ DEFAULT_DATABASE = "results.db"
 
 
 def add_study_argument(parser: argparse.ArgumentParser) -> None:
-    """Which study is meant."""
+    """The study that is meant, as a word of its own that may be left out."""
     parser.add_argument("study", nargs="?", help="study (default: the one created last)")
 
 

@@ -49,7 +49,7 @@ def find_rubbish(store: Store, database: str, older_than_days: float, studies: C
 
 
 def remove_logs(rubbish: Rubbish) -> None:
-    """Remove its logs."""
+    """Remove the logs that were found; what is gone already is no fault."""
     for file, _ in rubbish.logs:
         file.unlink(missing_ok=True)
 
