@@ -183,7 +183,9 @@ def test_gc_removes_what_a_killed_search_left_once_nothing_of_it_lives(
 
 @pytest.mark.ray
 def test_sigterm_ends_a_search_on_ray_with_130_and_no_trace(tmp_path: Path, short_folder: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": ROOT, "RAY_TMPDIR": str(short_folder)}
+    place = short_folder / "ended"
+    place.mkdir()
+    environment = {**os.environ, "PYTHONPATH": ROOT, "RAY_TMPDIR": str(place)}
     command = [sys.executable, "-m", "partitune", "search", "kimi-k3-pp8-tp2", "--trials", "100000"]
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -197,7 +199,7 @@ def test_sigterm_ends_a_search_on_ray_with_130_and_no_trace(tmp_path: Path, shor
     assert process.returncode == 130
     assert b"SIGTERM received" not in stderr
     assert b"partitune: interrupted" in stderr
-    assert not list(short_folder.iterdir())
+    assert not list(place.iterdir())
 
 
 def worker_of(process: psutil.Process) -> bool:

@@ -10,7 +10,7 @@ from partitune.engines.toy.flags import TOY_FLAGS
 
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
-from partitune.engines.launch import RANK_VARIABLES, Launch, Start
+from partitune.engines.launch import LOOPBACK, RANK_VARIABLES, Launch, Start
 
 
 class ToyLaunch(Launch):
@@ -34,7 +34,7 @@ class ToyLaunch(Launch):
 
     def node_words(self, start: Start, node: int) -> tuple[str, ...]:
         """The first node serves."""
-        words = ["--served-name", start.served_name, "--host", start.hosts[node], "--port", str(start.port)]
+        words = ["--served-name", start.served_name, "--host", LOOPBACK, "--port", str(start.port)]
         if len(start.hosts) > 1:
             words += ["--nodes", str(len(start.hosts)), "--node", str(node)]
             words += ["--meet-at", f"{start.hosts[0]}:{start.rendezvous_port}"]
