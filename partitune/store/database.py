@@ -21,7 +21,7 @@ from partitune.store import schema
 from partitune.store.cells import integer
 from partitune.store.connection import connect, explained, for_writing
 from partitune.store.location import Location, check_readable, check_writable, locate
-from partitune.store.lost_file import keep
+from partitune.store.lost_file import NOT_OPEN, keep
 from partitune.store.migrations import check, migrate
 from partitune.store.records import StudyState
 from partitune.store.writer import FileKey, WriterLock, file_key, holder_of, lock_for_writing
@@ -37,8 +37,10 @@ class Database:
         self.engine = engine
         self._for_writing = for_writing(engine)
         self._lock: WriterLock | None = None  # None: opened for reading
-        self._files: tuple[FileKey | None, ...] = ()  # what a writer writes to
-        self._lost = ""  # what became of that, said already
+        self._file: FileKey | None = None  # that a writer writes to; None on a server
+        self._log: FileKey | None = None  # its write-ahead log; None until a write of this process has made one
+        self._connections = 0
+        self._lost = ""  # what became of the file, said already
 
     @classmethod
     def open(cls, where: str | Path, *, read_only: bool = False, mode: int = PRIVATE) -> Self:
@@ -56,6 +58,8 @@ class Database:
                 own_file(location.path, mode)  # SQLite gives the files beside it the same
         engine = connect(location, read_only=read_only)
         store = cls(location, engine)
+        event.listen(engine, "connect", store._connected)
+        event.listen(engine, "close", store._disconnected)
         try:
             if not read_only:
                 store._lock = lock_for_writing(location, engine)
@@ -67,8 +71,7 @@ class Database:
                     left = update(schema.studies).where(schema.studies.c.state == StudyState.RUNNING)
                     connection.execute(left.values(state=StudyState.INTERRUPTED.value))
             if store._lock is not None:
-                store._files = (store._lock.file, *store._files_now()[1:])
-                event.listen(engine, "close", store._forget_log)
+                store._file, store._log = store._lock.file, store._log_now()
         except StoreError:
             store.close()
             raise
@@ -100,32 +103,34 @@ class Database:
         """A transaction that writes."""
         if self._lock is None:
             raise StoreError(f"{self.label}: opened for reading; nothing can be recorded")
-        self._check_files()
+        self._check_file()
         with explained(self.label), self._for_writing.begin() as connection:
             yield connection
-        if self._files[1:] == (None,):
-            self._files = (self._files[0], self._files_now()[1])
+        self._log = self._log or self._log_now()
 
-    def _files_now(self) -> tuple[FileKey | None, ...]:
-        """Which files stand where the database and its write-ahead log are; none on a server."""
+    def _log_now(self) -> FileKey | None:
+        """Which file stands where the write-ahead log is."""
         path = self._location.path
-        return () if path is None else (file_key(path), file_key(path.with_name(f"{path.name}-wal")))
+        return None if path is None else file_key(path.with_name(f"{path.name}-wal"))
 
-    def _forget_log(self, *_: object) -> None:
+    def _connected(self, *_: object) -> None:
+        self._connections += 1
+
+    def _disconnected(self, *_: object) -> None:
         """A signal makes SQLAlchemy close a connection, SQLite removes its log with the last, a write makes another."""
-        self._files = (*self._files[:1], *(None for _ in self._files[1:]))
+        self._connections -= 1
+        self._log = None
 
-    def _check_files(self) -> None:
+    def _check_file(self) -> None:
         """Raise StoreError once somebody took the file away: SQLite would go on writing to what has no name."""
-        path, now = self._location.path, self._files_now()
+        path = self._location.path
         if path is None:
             return
-        others = [here for here, ours in zip(now, self._files, strict=True) if ours is not None and here != ours]
-        if others and not self._lost:
-            what = "the file" if now[0] != self._files[0] else f"{path.name}-wal beside it"
-            self._lost = (
-                f"{self.label}: {what} was removed or replaced while this process wrote. {keep(self.engine, path)}"
-            )
+        is_gone = file_key(path) != self._file
+        if not self._lost and (is_gone or self._log not in (None, self._log_now())):
+            what = "the file" if is_gone else f"{path.name}-wal beside it"
+            kept = keep(self.engine, path) if self._connections else NOT_OPEN  # a new connection opens another file
+            self._lost = f"{self.label}: {what} was removed or replaced while this process wrote. {kept}"
         if self._lost:
             raise StoreError(self._lost)
 

@@ -13,11 +13,15 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import Engine, QueuePool
+from sqlalchemy import Engine
 
 from partitune.errors import StoreError
 from partitune.spec.own_file import own_file
 from partitune.store.connection import explained
+
+_NOT_KEPT = "What was stored in it could not be kept"
+#: In place of `keep`, where no connection to the file is open that was taken away.
+NOT_OPEN = f"{_NOT_KEPT}: no connection to it is left"
 
 
 def keep(engine: Engine, path: Path) -> str:
@@ -33,13 +37,11 @@ def keep(engine: Engine, path: Path) -> str:
             fault = f"{error.strerror}: {kept}" if isinstance(error, OSError) else str(error)
         else:
             return f"All {trials} trials stored before are kept in {kept}: move it back and resume. No other was stored"
-    return f"What was stored in it could not be kept: {fault}"
+    return f"{_NOT_KEPT}: {fault}"
 
 
 def _write(engine: Engine, kept: Path) -> int:
     """Returns the number of trials."""
-    if not isinstance(engine.pool, QueuePool) or not engine.pool.checkedin():  # a new connection opens another file
-        raise StoreError("no connection to it is left")
     with explained(str(kept)), closing(engine.raw_connection()) as connection:
         cursor = connection.cursor()
         (trials,) = cursor.execute("SELECT count(*) FROM partitune_trials").fetchone()

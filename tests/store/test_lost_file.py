@@ -154,19 +154,37 @@ def test_elsewhere_than_on_linux_a_file_of_two_names_is_not_written_to(
         assert f"process {os.getpid()} on " in done.stderr
 
 
-def test_a_signal_in_the_middle_of_a_commit_takes_nothing_away(tmp_path: Path) -> None:
-    """SQLAlchemy closes a connection that a signal interrupts, and SQLite removes its log with the last one."""
+def interrupted_write(store: Store, study: str) -> None:
+    """A write in which a signal comes: SQLAlchemy closes its connection, and SQLite removes its log with the last."""
+
+    def interrupt(*_: object) -> None:
+        event.remove(store.engine, "do_execute", interrupt)
+        raise KeyboardInterrupt
+
+    event.listen(store.engine, "do_execute", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        record(store, study, 1, ok(knob=1), "sampler:0")
+
+
+def test_a_database_replaced_when_no_connection_is_left_is_not_taken_for_ours(tmp_path: Path) -> None:
+    other = filled(tmp_path / "other.db")
+    whole = other.read_bytes()
     with Store.open(tmp_path / "results.db") as store:
         study = start(store)
         record(store, study, 0, ok(knob=0), "sampler:0")
-
-        def interrupt(*_: object) -> None:
-            event.remove(store.engine, "do_execute", interrupt)
-            raise KeyboardInterrupt
-
-        event.listen(store.engine, "do_execute", interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        interrupted_write(store, study)
+        other.rename(tmp_path / "results.db")
+        with pytest.raises(StoreError, match="could not be kept: no connection to it is left"):
             record(store, study, 1, ok(knob=1), "sampler:0")
+    assert (tmp_path / "results.db").read_bytes() == whole
+    assert not list(tmp_path.glob("*.kept-*"))
+
+
+def test_a_signal_in_the_middle_of_a_commit_takes_nothing_away(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "results.db") as store:
+        study = start(store)
+        record(store, study, 0, ok(knob=0), "sampler:0")
+        interrupted_write(store, study)
         assert not (tmp_path / "results.db-wal").exists()
         record(store, study, 1, ok(knob=1), "sampler:0")
         (tmp_path / "results.db-wal").unlink()
