@@ -59,12 +59,13 @@ def _collect_from_database(arguments: argparse.Namespace, verb: str) -> None:
     from partitune.store.writer import refusal
 
     try:
-        Store.open(arguments.db, read_only=True).close()
+        store = Store.open(arguments.db, read_only=True)
     except OlderSchema:
         if arguments.dry_run:
             raise
         Store.open(arguments.db).close()
-    with Store.open(arguments.db, read_only=True) as store:
+        store = Store.open(arguments.db, read_only=True)
+    with store:
         rubbish = find_rubbish(store, arguments.db, arguments.older_than, arguments.delete_study)
         if not arguments.dry_run and (writer := store.writer()):
             raise StoreError(refusal(store.label, writer))

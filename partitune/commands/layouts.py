@@ -14,16 +14,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _layouts(arguments: argparse.Namespace) -> int:
-    from partitune.execution.simulator_driver import SimulatorDriver
-    from partitune.planning.resolve import resolve
     from partitune.report.alternatives import print_compared
     from partitune.search.layout_comparison import compare_layouts
 
     if arguments.space is None:  # where the comparison starts from makes no difference to it
         arguments.tp, arguments.pp = arguments.tp or 1, arguments.pp or 1
-    space = space_of(arguments)
-    tell(*SimulatorDriver(resolve(space)).prepare())
-    compared = compare_layouts(space, arguments.flags)
+    compared = compare_layouts(space_of(arguments), arguments.flags, tell)
     answer(arguments, compared.to_json, lambda console: print_compared(console, compared))
     return 0 if compared.running else 1
 

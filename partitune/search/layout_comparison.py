@@ -7,7 +7,7 @@ Layouts are compared at the flags of the file, each with the partition that keep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,8 +85,15 @@ class Compared:
         }
 
 
-def compare_layouts(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Compared:
+def compare_layouts(
+    spec: SearchSpace, settings: Mapping[str, FlagValue], said: Callable[[str], None] = lambda _: None
+) -> Compared:
     """Simulate the layouts of `spec`: those it lists, else all it admits.
+
+    Args:
+        spec: what is served where.
+        settings: flags over those of `spec`.
+        said: is given what a person should know before the first simulation.
 
     Raises:
         SpecError: the search space.
@@ -98,6 +105,8 @@ def compare_layouts(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Com
     best_flat = next((layout for layout in usable if layout.layout.pp == 1), None)
     simulated = [layout for index, layout in enumerate(usable) if index < MOST_SIMULATED or layout is best_flat]
     driver = SimulatorDriver(problem)
+    for line in driver.prepare():
+        said(line)
     rows = [SimulatedLayout(entry.layout, entry.idle_gpus, run(driver, entry.candidate(start))) for entry in simulated]
     rows.sort(key=lambda row: -row.tok_s)
     running = tuple(row for row in rows if row.result.measurement is not None)
