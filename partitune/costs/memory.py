@@ -21,14 +21,14 @@ import numpy as np
 
 from partitune.costs.blocks import rank_bytes
 from partitune.costs.cost_model import Floats
+from partitune.hardware.gpus import GIB
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.hardware.placement import Placement
 from partitune.models.architecture import Architecture, Ffn, Layer
 from partitune.partition import Partition
 
-_GIB = 1 << 30
 #: CUDA context, kernels, allocator slack: 0.6 GiB (typical of an idle engine process). Estimate.
-_RUNTIME_BYTES = 0.6 * _GIB
+_RUNTIME_BYTES = 0.6 * GIB
 #: NCCL buffers of one group of ranks: 342 MB (aiconfigurator-core 0.12.0 `systems/*.yaml` nccl_mem).
 _NCCL_BYTES = 358_612_992.0
 #: One layer in one captured graph. Estimate: 0.5 GiB for Llama-8B and 1.8 GiB for Llama-70B over 67 sizes.
@@ -141,13 +141,13 @@ class StageMemory:
         """One sentence: fits with how much, or what is missing and when."""
         name = f"stage {self.stage} ({self.gpu})"
         if self.load_missing_bytes:
-            return f"{name}: weights miss the card by {self.load_missing_bytes / _GIB:.1f} GiB while loading"
+            return f"{name}: weights miss the card by {self.load_missing_bytes / GIB:.1f} GiB while loading"
         if not self.fits:
             what = "too little beside weights and KV" if self.kv_bytes > 0 else "nothing left for KV"
-            return f"{name}: {self.serve_missing_bytes / _GIB:.1f} GiB short of serving, {what}"
+            return f"{name}: {self.serve_missing_bytes / GIB:.1f} GiB short of serving, {what}"
         at_most = self.utilization_to_set
         lower = "" if at_most is None else f"; starts only with {self.settings.share_flag} {at_most} or less"
-        return f"{name}: fits, {self.kv_bytes / _GIB:.1f} GiB for KV{lower}"
+        return f"{name}: fits, {self.kv_bytes / GIB:.1f} GiB for KV{lower}"
 
 
 class MemoryModel:

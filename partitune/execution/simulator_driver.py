@@ -17,6 +17,7 @@ from partitune.engines.rules import refused
 from partitune.engines.scheduling import Simulation
 from partitune.errors import InfeasibleSpace, OutOfMemory, Refused, RunError
 from partitune.execution.driver import Driver
+from partitune.hardware.gpus import GIB
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.planning.workload_mix import Load
@@ -24,7 +25,6 @@ from partitune.simulation.metrics import metrics, of_all_ranks
 from partitune.simulation.run import Overheads, Run
 from partitune.simulation.timeline import Timeline
 
-_GIB = 1 << 30
 #: Requests from which a simulation is no matter of seconds, and those that tell how long it takes.
 _LARGE_LOAD, _SAMPLE = 50_000, 2_000
 
@@ -98,13 +98,13 @@ def _start(resolved: ResolvedCandidate) -> KvCache:
         raise refused(broken)
     if short := [memory for memory in resolved.memory if not memory.fits]:
         missing_bytes = max(max(memory.load_missing_bytes, memory.serve_missing_bytes) for memory in short)
-        raise OutOfMemory("; ".join(memory.verdict for memory in short), excess=missing_bytes / _GIB)
+        raise OutOfMemory("; ".join(memory.verdict for memory in short), excess=missing_bytes / GIB)
     try:
         return resolved.kv_cache
     except InfeasibleSpace as error:
         raise Refused(str(error), excess=1.0) from error
     except OutOfMemory as error:
-        raise OutOfMemory(str(error), excess=(error.excess or _GIB) / _GIB) from error
+        raise OutOfMemory(str(error), excess=(error.excess or GIB) / GIB) from error
 
 
 def _run(
@@ -121,7 +121,7 @@ def _run(
         raise Refused(f"{of_part}{error}", excess=error.excess) from error
     except OutOfMemory as error:
         tightest = kv_cache.limiting_stage
-        excess = (error.excess or 1.0) * kv_cache.stage_block_bytes[tightest] / _GIB
+        excess = (error.excess or 1.0) * kv_cache.stage_block_bytes[tightest] / GIB
         raise OutOfMemory(f"{of_part}{error}; stage {tightest} decides", excess=excess) from error
 
 

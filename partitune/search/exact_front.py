@@ -16,6 +16,7 @@ from partitune.analysis.explanation import candidate_of
 from partitune.candidate import Candidate, FlagValue
 from partitune.costs.memory import StageMemory
 from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.hardware.gpus import GIB
 from partitune.models.legal_cuts import illegal_reasons
 from partitune.partition import Partition
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, Planner
@@ -183,7 +184,7 @@ def _planned(planner: Planner, fluid_s: float, resolved: ResolvedCandidate, name
 def _orders(spec: SearchSpace, problem: Problem, flags: Mapping[str, FlagValue]) -> tuple[tuple[StageOrder, ...], str]:
     """Where stages are unequal: the present order, and the best of those that a launcher can make."""
     placement = problem.placement
-    reserved_gib = (reserved / (1 << 30) for reserved in placement.reserved_bytes)
+    reserved_gib = (reserved / GIB for reserved in placement.reserved_bytes)
     present = tuple(zip((gpu.name for gpu in placement.gpus), reserved_gib, strict=True))
     every = count_orders(present)
     if every == 1 or placement.layout.dp > 1:

@@ -18,8 +18,9 @@ from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import whole_number, whole_numbers
 from partitune.engines.sglang.parallel_rules import attention_replicas, engine_ranks
+from partitune.hardware.gpus import GIB
 
-_MIB, _GIB = 1 << 20, 1 << 30
+_MIB = 1 << 20
 #: GiB of the GPU below which -> largest batch on fewer than four ranks, and on more.
 _LARGEST = ((20, 8, 8), (35, 48, 160), (60, 32, 160), (160, 256, 512))
 _LARGEST_ABOVE = 512
@@ -78,7 +79,7 @@ def largest_batch(deployment: Deployment) -> int:
     if given := whole_numbers(flags, "cuda_graph_bs_decode"):
         return max(given)
     memory, few = deployment.gpu.memory_bytes, engine_ranks(deployment.layout, deployment.architecture) < 4
-    default = next((low if few else high for below, low, high in _LARGEST if memory < below * _GIB), _LARGEST_ABOVE)
+    default = next((low if few else high for below, low, high in _LARGEST if memory < below * GIB), _LARGEST_ABOVE)
     return whole_number(flags, "cuda_graph_max_bs_decode", default)
 
 

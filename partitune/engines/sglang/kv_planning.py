@@ -19,6 +19,7 @@ from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvCache
 from partitune.engines.sglang.defaults import effective_flags
 from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.hardware.gpus import GIB
 from partitune.models.architecture import STATE_KINDS
 from partitune.partition import Partition
 
@@ -46,7 +47,7 @@ def kv_cache(deployment: Deployment, partition: Sequence[int], free_bytes: Seque
     longest = whole_number(flags, "context_length", deployment.architecture.max_position)
     if pages == 0:
         raise OutOfMemory(
-            f"the tightest stage has {min(free_bytes) / 2**30:.2f} GiB for KV and state: not one page fits",
+            f"the tightest stage has {min(free_bytes) / GIB:.2f} GiB for KV and state: not one page fits",
             excess=float(max(cells) * page - pool),
         )
     return KvCache(

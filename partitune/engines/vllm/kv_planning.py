@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from partitune.engines.memory import KvCache
 from partitune.errors import InfeasibleSpace, OutOfMemory
+from partitune.hardware.gpus import GIB
 from partitune.partition import Partition
 
 
@@ -135,8 +136,8 @@ def kv_cache(
         stage = stage_blocks.index(num_blocks)
         need, have = block_bytes[stage] * (needed + 1), int(free_bytes[stage])
         raise OutOfMemory(
-            f"stage {stage} has {have / 2**30:.2f} GiB for KV and one request of {model.max_model_len} tokens needs "
-            f"{need / 2**30:.2f} GiB there; the longest that fits has {longest_request(model, num_blocks)}",
+            f"stage {stage} has {have / GIB:.2f} GiB for KV and one request of {model.max_model_len} tokens needs "
+            f"{need / GIB:.2f} GiB there; the longest that fits has {longest_request(model, num_blocks)}",
             excess=float(need - have),
         )
     concurrency = num_blocks / needed

@@ -30,6 +30,7 @@ from partitune.execution.server.measurement import is_hopeless, measure_windows,
 from partitune.execution.server.running_server import RunningServer
 from partitune.execution.server.setup import LoadCommands, Setup, SetupDriver
 from partitune.execution.server.setup_checks import prepare
+from partitune.hardware.gpus import GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class _Starts:
         problem, running = self.setup.problem, self.running
         assert running is not None  # noqa: S101 - there is at least one start
         weights = {stage: row.weight_bytes for stage, row in running.stages.items() if row.weight_bytes}
-        weights = weights or {stage: int(gib * 2**30) for (stage, _), gib in running.reading.weights_gib.items()}
+        weights = weights or {stage: int(gib * GIB) for (stage, _), gib in running.reading.weights_gib.items()}
         regime = deployment_check.flow_name(problem, self.setup.server.deployment(self.candidate), running)
         extra = {"launch_s": sum(self.launches_s) / len(self.launches_s)}
         return measured(problem, self.candidate, self.windows, self.counters, regime, weights, extra)
