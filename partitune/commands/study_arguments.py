@@ -6,12 +6,11 @@ import argparse
 import gc
 from typing import TYPE_CHECKING
 
+from partitune.api import DATABASE
 from partitune.commands.command import add_json_argument
 
 if TYPE_CHECKING:  # for annotations only: these imports cost most of a second
     from partitune.store import Store
-
-DEFAULT_DATABASE = "results.db"
 
 
 def add_study_argument(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +20,7 @@ def add_study_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_database_argument(parser: argparse._ActionsContainer) -> None:
     """Which database it is in."""
-    parser.add_argument("--db", default=DEFAULT_DATABASE, help=f"results database (default: {DEFAULT_DATABASE})")
+    parser.add_argument("--db", default=DATABASE, help=f"results database (default: {DATABASE})")
 
 
 def add_stored_study_arguments(parser: argparse.ArgumentParser) -> None:
