@@ -41,7 +41,7 @@ def cell_of(value: Any) -> Any:
     return value
 
 
-def printable(reason: str) -> str:
+def storable(reason: str) -> str:
     """`reason` as any database takes it: NUL and bytes that are no text, as engine logs hold them, become escapes."""
     return reason.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 

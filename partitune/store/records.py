@@ -25,7 +25,7 @@ from partitune.analysis.final import Phase
 from partitune.analysis.trial import Repeat, Screened, Trial
 from partitune.candidate import Candidate, FlagValue, Measurement, Outcome, Result, StageReport, flaw_in
 from partitune.store import schema
-from partitune.store.cells import Reader, cell_of, json_object, one_of, partition, printable, reject, time, to_json
+from partitune.store.cells import Reader, cell_of, json_object, one_of, partition, reject, storable, time, to_json
 
 _MAX_DURATION_S = 1e9  # 31 years: beyond it a start time cannot be computed
 
@@ -205,7 +205,7 @@ def study_columns(terms: StudyTerms) -> Cells:
 
 def as_stored(record: AnyEnded) -> AnyEnded:
     """The record that will be read back: its reason is a text, and only trials have stages."""
-    result = replace(record.result, reason=printable(record.result.reason))
+    result = replace(record.result, reason=storable(record.result.reason))
     if not isinstance(record, Trial) and result.measurement is not None:
         result = replace(result, measurement=replace(result.measurement, stages=()))
     return replace(record, result=replace(result, repeat=record.run.load if isinstance(record, Repeat) else 0))

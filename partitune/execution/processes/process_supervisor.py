@@ -185,8 +185,8 @@ def _supervise_inside(order: dict[str, Any], lifeline: int) -> None:
     _record(order, "supervisor", os.getpid())
     ready, go = os.pipe()
     parent = os.getpid()
-    engine = os.fork()
-    if engine == 0:
+    engine_pid = os.fork()
+    if engine_pid == 0:
         os.close(go)
         _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent and os.read(ready, 1):  # else the supervisor died before it was recorded
@@ -196,13 +196,13 @@ def _supervise_inside(order: dict[str, Any], lifeline: int) -> None:
 
     def ask_engine(_: bytes) -> None:
         with suppress(ProcessLookupError):
-            os.kill(engine, signal.SIGTERM)  # the first process ends its own workers in order
+            os.kill(engine_pid, signal.SIGTERM)  # the first process ends its own workers in order
 
-    supervisor = _Supervisor(engine, lifeline, ask_engine, order["grace_s"])
-    _record(order, "engine", engine, cgroup=_joined(order["cgroup"], engine))
+    supervisor = _Supervisor(engine_pid, lifeline, ask_engine, order["grace_s"])
+    _record(order, "engine", engine_pid, cgroup=_joined(order["cgroup"], engine_pid))
     os.write(go, b"g")
     os.close(go)
-    _tell(event="started", pid=engine)
+    _tell(event="started", pid=engine_pid)
     status = supervisor.supervise()
     _record_end(order, supervisor)
     _tell(event="ended", exit=status, killed=supervisor.killed, left=descendants(os.getpid()))

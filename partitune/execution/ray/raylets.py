@@ -1,10 +1,9 @@
 """Whether a running Ray cluster will let an engine that has Ray place its ranks do what it is told.
 
 Decision: such an engine (vLLM) sends the server's variables to its workers but lets a variable that is there already
-win. A partition in
-the environment of a raylet (somebody exported it before `ray start`) thus silently replaces that of every trial, on
-that node only. It cannot be removed from here, so the study is refused, and says on which node. The same goes for
-GPUs that are not there: the engine would wait for them for half an hour.
+win. A partition in the environment of a raylet (somebody exported it before `ray start`) thus silently replaces that of
+every trial, on that node only. It cannot be removed from here, so the study is refused, and says on which node. The
+same goes for GPUs that are not there: the engine would wait for them for half an hour.
 
 Source: vLLM 0.32.0 `v1/executor/ray_executor_v2.py` (initialize_worker: setdefault), `v1/executor/ray_env_utils.py`.
 """
