@@ -10,6 +10,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,13 @@ class _FilesInOrder(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        text = (Path(__file__).parent.parent / file).read_text()
-        return "machine" if re.search(r"mark\.ray|mark\.machine|ray_cluster", text) else file
+        return "machine" if _shares_machine(file) else file
+
+
+@cache
+def _shares_machine(file: str) -> bool:
+    text = (Path(__file__).parent.parent / file).read_text()
+    return re.search(r"mark\.ray|mark\.machine|ray_cluster", text) is not None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -54,9 +54,9 @@ class Controller:
 
     def answer(self, program: str, words: list[str], env: dict[str, str], folder: str) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of one command."""
-        name = f"{program} {words[0]}" if program in ("kubectl", "scontrol") and words[0][0] != "-" else program
+        name = program
         if program == "kubectl":
-            name = f"kubectl {next(word for word in words if not word.startswith('-'))}"
+            name += f" {next(word for word in words if not word.startswith('-'))}"
         with self.lock:
             self.calls[name] += 1
             (self.folder / "calls").write_text(json.dumps(self.calls))

@@ -1,4 +1,4 @@
-"""Architectures made by hand for tests that need a shape, not a real config.json."""
+"""Architectures made by hand for tests that need a shape, not a real config.json, and the least config.json of one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ from partitune.models.architecture import (
 
 H200 = Gpu("H200", 150_000_000_000, 4.8e12, 9.9e14, 2.0e15, 2.0e15, "test", Generation.HOPPER)
 KIMI_K3_KINDS = "lllf" * 23 + "f"  # 93 layers: latent attention at every fourth and at the last (facts of the config)
+
+#: A dense decoder of 4 layers, with 8 heads of 32 and 2 for keys and values.
+PLAIN: dict[str, object] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+}
 
 
 def architecture(

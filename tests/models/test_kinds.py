@@ -10,6 +10,7 @@ import pytest
 
 from partitune.models.architecture import Attention
 from partitune.models.reader import load_architecture, read_architecture
+from tests.small_models import PLAIN
 
 
 def _kinds(name: str) -> Counter[str]:
@@ -133,17 +134,9 @@ def test_gemma_style_kv_sharing_forbids_cuts() -> None:
 
 
 def test_what_any_plain_decoder_may_say_is_read_of_dense_models_and_of_mixtures() -> None:
-    dense: dict[str, object] = {
-        "model_type": "llama",
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "vocab_size": 1000,
-    }
-    experts = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
-    for config in (dense, {**dense, **experts}):
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    mixture = {**PLAIN, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", **experts}
+    for config in (PLAIN, mixture):
         as_it_is = read_architecture(config, name="x", source="config.json")
         normed = read_architecture({**config, "use_qk_norm": True}, name="x", source="config.json")
         assert normed.params - as_it_is.params == 4 * 2 * 32  # RMSNorm on query and key heads of 256 / 8, in 4 layers

@@ -12,18 +12,7 @@ import pytest
 from partitune.errors import SpecError
 from partitune.models.published import MODELS, catalog_names
 from partitune.models.reader import load_architecture, read_architecture
-
-PLAIN: dict[str, object] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-    "max_position_embeddings": 2048,
-}
+from tests.small_models import PLAIN
 
 
 def _shipped(file: str) -> dict[str, object]:
