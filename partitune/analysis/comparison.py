@@ -9,12 +9,13 @@ alone as well, so that simulated and measured studies are read alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from partitune.analysis.figures import figure, percent
-from partitune.analysis.pareto import costs_of, front
-from partitune.candidate import Objective, Outcome, Result
+from partitune.analysis.pareto import costs_of
+from partitune.candidate import Candidate, Objective, Outcome, Result
+from partitune.engines.flags import SERVING_CAPS
 from partitune.hardware.parallelism import Layout, layout_named
 
 #: Relative difference below which two deployments count as equal.
@@ -82,24 +83,37 @@ def compare(default: Result | None, result: Result, objectives: Sequence[Objecti
 
 
 def choose(
-    results: Sequence[Result], objectives: Sequence[Objective], default: int | None, zone: float
+    results: Sequence[Result],
+    objectives: Sequence[Objective],
+    default: int | None,
+    zone: float,
+    barred: Collection[int] = (),
 ) -> tuple[int | None, str]:
     """The trial to use: objectives in the order given, each within its zone; the default unless it is beaten.
 
-    The first objective names the winner. Of the trials on the front within `zone` of its best value the second one
-    decides, and so on. `default` is the index of the engine's default in `results`, None when it was not tried.
+    The first objective names the winner. Of the trials within `zone` of its best value the second one decides, and so
+    on. Of those that no objective tells apart, the one that lowers no cap on what is served below the default's and
+    changes the least is used: a gain within the zone is no reason to serve fewer requests.
+
+    Args:
+        results: by index.
+        objectives: the first one names the winner.
+        default: index of the engine's default in `results`; None when it was not tried.
+        zone: relative difference below which two values count as equal.
+        barred: indexes that cannot win whatever they measured.
 
     Returns:
         Its index in `results`, None when no trial competes; and why, in one line.
     """
-    left = front(results, objectives)
-    if not left:
+    costs = {i: own for i, result in enumerate(results) if (own := costs_of(result, objectives)) and i not in barred}
+    if not costs:
         return None, "no trial can be deployed: every one failed or missed a limit"
+    left = list(costs)
     for objective in objectives:
         values = {index: results[index].metric(objective.metric) or 0.0 for index in left}
         best_value = min(values.values(), key=objective.cost)
         left = [index for index in left if gain(objective, best_value, values[index]) >= -zone]
-    best = left[0]
+    best = min(left, key=lambda index: (costs[index], index))
     why = f"best {objectives[0].metric}"
     if len(objectives) > 1:
         others = ", ".join(objective.metric for objective in objectives[1:])
@@ -110,7 +124,28 @@ def choose(
         return default, f"engine default: it is the {why}"
     if all(change.gain <= zone for change in compare(results[default], results[best], objectives, zone).changes):
         return default, f"engine default: the {why} beats it by no more than {percent(zone, 'g')}"
-    return best, why
+    base = results[default].candidate
+    plainest = min(left, key=lambda index: (*_departure(results[index].candidate, base), costs[index], index))
+    if plainest != best:
+        why += "; of those that are equal within it, the one that lowers no cap and changes the least"
+    return plainest, why
+
+
+def lowered_caps(candidate: Candidate, default: Candidate) -> tuple[str, ...]:
+    """Names of the flags by which `candidate` serves less at once than `default` would."""
+    pairs = {name: (candidate.flags.get(name), default.flags.get(name)) for name in sorted(SERVING_CAPS)}
+    return tuple(
+        name
+        for name, (own, before) in pairs.items()
+        if isinstance(own, int) and isinstance(before, int) and 0 <= own < before
+    )
+
+
+def _departure(candidate: Candidate, default: Candidate) -> tuple[int, int]:
+    """How far `candidate` is from `default`: caps lowered, and flags, layout and partition changed."""
+    own, before = candidate.settings, default.settings
+    changed = sum(own.get(name) != before.get(name) for name in own.keys() | before.keys())
+    return len(lowered_caps(candidate, default)), changed + (candidate.partition != default.partition)
 
 
 def nearest_miss(results: Sequence[Result]) -> int | None:

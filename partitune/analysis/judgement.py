@@ -5,6 +5,9 @@ Decisions:
 - The first objective decides. Where it shows no difference, another one may, as long as none is worse: a trade that
   nobody asked for is no gain. In every other case the engine's default stays.
 - A limit that the winner missed in one of its runs is missed: limits are never relaxed.
+- A winner that failed to start, or broke, more often than the default is none, whatever its other runs measured; what
+  infrastructure took (`lost`) says nothing about it. Where the default fails more often, a winner that is worse in
+  nothing needs no gain.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any
 from partitune.analysis.comparison import NO_DIFFERENCE, WORSE, Change, Comparison, gain
 from partitune.analysis.figures import percent
 from partitune.analysis.final import DecisionRules, Done, Final, FinalRun, measured_value
-from partitune.analysis.significance import MOST_PAIRS, PairedGain, paired_gain, pairs_needed
+from partitune.analysis.significance import MOST_PAIRS, PairedGain, confidences, paired_gain, pairs_needed
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
 
@@ -35,6 +38,30 @@ class Finalist:
 
 
 @dataclass(frozen=True, slots=True)
+class Starts:
+    """How often one trial was started for the verdict, and failed for reasons of its own."""
+
+    trial: int
+    runs: int  # those that infrastructure took not counted
+    failed: int
+    missed: int  # ran, and missed a limit
+
+    @classmethod
+    def of(cls, trial: int, results: Mapping[FinalRun, Result]) -> Starts:
+        """Count those of `trial` among the runs of the verdict."""
+        own = [result for run, result in results.items() if run.phase == "verdict" and run.trial == trial]
+        counted = [result for result in own if result.outcome is not Outcome.LOST]
+        missed = [result for result in counted if result.outcome is Outcome.INFEASIBLE and result.measurement]
+        measured = [result for result in counted if result.outcome is Outcome.OK]
+        return cls(trial, len(counted), len(counted) - len(measured) - len(missed), len(missed))
+
+    @property
+    def share(self) -> float:
+        """Of the starts, that failed."""
+        return self.failed / self.runs if self.runs else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """A final, finished or not."""
 
@@ -48,6 +75,7 @@ class Judgement:
     comparison: Comparison | None  # the same in words; None: there was nothing to compare
     chosen: int | None  # the trial to use: `last` or the default; None while it is not over, or where none can be
     why: str
+    starts: tuple[Starts, ...] = ()  # for the verdict: of `last`, then of the default
 
     def means(self, metric: str) -> tuple[float, float] | None:
         """Means over the pairs: of the default, of `last`."""
@@ -59,7 +87,7 @@ class Judgement:
         paired = self.gains[metric]
         if paired.gain <= zone or paired.verdict(zone) != NO_DIFFERENCE:
             return None
-        return max(pairs_needed(paired.noise / math.sqrt(2), paired.gain) - paired.pairs, 1)
+        return max(pairs_needed(paired.noise / math.sqrt(2), paired.gain, paired.confidence) - paired.pairs, 1)
 
     def lines(self, zone: float) -> list[str]:
         """What a person should know beside the tables."""
@@ -83,9 +111,10 @@ class Judgement:
             "finalists": [asdict(finalist) for finalist in self.finalists],
             "last": self.last,
             "pairs": self.pairs,
+            "starts": [asdict(starts) for starts in self.starts],
             "gains": {
                 metric: {
-                    **{name: getattr(paired, name) for name in ("gain", "low", "high", "pairs")},
+                    **{name: getattr(paired, name) for name in ("gain", "low", "high", "pairs", "confidence")},
                     "means": self.means(metric),
                     "verdict": paired.verdict(zone),
                     "more_pairs": self.more_pairs(metric, zone),
@@ -125,23 +154,27 @@ def judge(final: Final, results: Mapping[FinalRun, Result], objectives: Sequence
     last = left[0] if left and not due else None
     pairs = final.measured_pairs(done) if last is not None else ()
     gains, changes = {}, []
-    for objective in objectives:
+    for objective, confidence in zip(objectives, confidences(len(objectives)), strict=True):
         values = [tuple(results[run].metric(objective.metric) for run in pair) for pair in pairs]
         sound = [(before, after) for before, after in values if before is not None and after is not None]
         default, other = [before for before, _ in sound], [after for _, after in sound]
-        if (paired := paired_gain(objective, default, other)) is not None:
+        if (paired := paired_gain(objective, default, other, confidence)) is not None:
             gains[objective.metric] = paired
             changes.append(Change(objective, fmean(default), fmean(other), paired.gain, paired.verdict(zone)))
-    if last is None or final.default is None:
-        comparison = None
-    elif changes:
-        comparison = Comparison.of(changes, f"trial {last} and the default, {len(pairs)} pairs of fresh runs", zone)
-    else:
-        text = f"{NO_DIFFERENCE} (trial {last} and the default: {len(pairs)} of {final.pairs} pairs could be measured)"
-        comparison = Comparison((), text)
-    verdicts = [result for run, result in results.items() if run.phase == "verdict" and run.trial == last]
-    missed = len([result for result in verdicts if result.outcome is Outcome.INFEASIBLE])
-    chosen, why = (None, "") if due else _choice(final, last, changes, missed)
+    starts: tuple[Starts, ...] = ()
+    comparison = None
+    if last is not None and final.default is not None:
+        starts = (Starts.of(last, results), Starts.of(final.default, results))
+        failures = ""
+        if any(own.failed for own in starts):
+            shares = (f"trial {own.trial} {own.failed} of {own.runs}" for own in starts)
+            failures = f", failed starts: {', '.join(shares)}"
+        basis = f"trial {last} and the default, {len(pairs)} pairs of fresh runs{failures}"
+        comparison = Comparison.of(changes, basis, zone)
+        if not changes:
+            pairs_text = f"{len(pairs)} of {final.pairs} pairs could be measured{failures}"
+            comparison = Comparison((), f"{NO_DIFFERENCE} (trial {last} and the default: {pairs_text})")
+    chosen, why = (None, "") if due else _choice(final, last, changes, starts)
     dropped = final.dropped(done)
     return Judgement(
         finalists=tuple(_finalist(trial, done, dropped.get(trial)) for trial in final.trials),
@@ -154,25 +187,40 @@ def judge(final: Final, results: Mapping[FinalRun, Result], objectives: Sequence
         comparison=comparison,
         chosen=chosen,
         why=why,
+        starts=starts,
     )
 
 
-def _choice(final: Final, last: int | None, changes: Sequence[Change], missed: int) -> tuple[int | None, str]:
-    """The trial to use, and why. `missed` counts the runs of the verdict in which `last` missed a limit."""
+def fails_more(trial: int, default: int | None, results: Mapping[FinalRun, Result]) -> bool:
+    """Whether more of the starts of `trial` for the verdict failed than of the default's, as far as they were made."""
+    return Starts.of(trial, results).share > (0.0 if default is None else Starts.of(default, results).share)
+
+
+def _choice(
+    final: Final, last: int | None, changes: Sequence[Change], starts: tuple[Starts, ...]
+) -> tuple[int | None, str]:
+    """The trial to use, and why."""
     first = final.objective.metric
     if last is None:
         kept = "no trial can be deployed" if final.default is None else "engine default"
         return final.default, f"{kept}: every finalist failed when it was run again"
     if final.default is None:
         return last, f"best {first} of the finalists when they were run again"
-    if missed:
-        return final.default, f"engine default: trial {last} missed a limit in {missed} of its {final.pairs} last runs"
+    own, defaults = starts
+    if own.share > defaults.share:
+        beside = f"the default {defaults.failed} of {defaults.runs}"
+        return final.default, f"engine default: trial {last} failed in {own.failed} of its {own.runs} starts, {beside}"
+    if own.missed:
+        return final.default, f"engine default: trial {last} missed a limit in {own.missed} of its {own.runs} last runs"
     verdicts = {change.objective.metric: change.verdict for change in changes}
     better = [metric for metric, words in verdicts.items() if words not in (NO_DIFFERENCE, WORSE)]
     if first in better:
         return last, f"best {first} of the finalists, and better than the default in fresh runs"
     if better and WORSE not in verdicts.values() and first in verdicts:
         return last, f"{first} as the default, and better in {', '.join(better)} in fresh runs"
+    if own.share < defaults.share and WORSE not in verdicts.values():
+        failed = f"{defaults.failed} of {defaults.runs} starts of the default failed, {own.failed} of {own.runs} of it"
+        return last, f"{failed}, and it is worse in nothing"
     return final.default, f"engine default: trial {last}, the best of the finalists, is not better in fresh runs"
 
 

@@ -4,6 +4,11 @@ Decision: only pairs count. Runs of two deployments under the same load, one rig
 (Kalibera and Jones, ISMM 2013), so the logarithms of their ratios are averaged, and Student's t gives the interval:
 with the three to ten pairs that a cluster can afford, a bootstrap of so few values is far too sure of itself. What is
 claimed needs both: an interval that excludes equality, and a gain above the indifference zone.
+
+Every objective is one more chance to be fooled, so the objectives of a study share one error (weighted Bonferroni:
+Dmitrienko and others, Multiple Testing Problems in Pharmaceutical Statistics, 2009): half of it is the first one's,
+which names the winner, the rest is divided among the others. However many there are, equal deployments are called
+different no more often than with one.
 """
 
 from __future__ import annotations
@@ -34,12 +39,19 @@ class PairedGain:
     high: float
     pairs: int
     noise: float  # standard deviation of one pair's log ratio
+    confidence: float  # share of such intervals that hold the true ratio
 
     def verdict(self, zone: float) -> str:
         """The fixed words: better with its interval, no difference, or worse."""
         if self.low > 0 and self.gain > zone:
             return f"better by {percent(self.gain)} ({100 * self.low:.1f} to {percent(self.high)})"
         return WORSE if self.high < 0 and self.gain < -zone else NO_DIFFERENCE
+
+
+def confidences(objectives: int) -> tuple[float, ...]:
+    """Of the interval of each of so many objectives, the first one first: all hold together as often as one alone."""
+    error = 1 - CONFIDENCE
+    return (CONFIDENCE,) if objectives == 1 else (1 - error / 2, *[1 - error / 2 / (objectives - 1)] * (objectives - 1))
 
 
 def paired_gain(
@@ -63,7 +75,7 @@ def paired_gain(
     mean = fmean(ratios)
     noise = math.sqrt(math.fsum((ratio - mean) ** 2 for ratio in ratios) / (count - 1))
     reach = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * noise / math.sqrt(count)
-    return PairedGain(math.expm1(mean), math.expm1(mean - reach), math.expm1(mean + reach), count, noise)
+    return PairedGain(math.expm1(mean), math.expm1(mean - reach), math.expm1(mean + reach), count, noise, confidence)
 
 
 def pairs_needed(noise: float, gain: float, confidence: float = CONFIDENCE, power: float = POWER) -> int:

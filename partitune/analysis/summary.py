@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from partitune.analysis.comparison import NO_DIFFERENCE, Comparison, choose, compare, layouts_tried, nearest_miss
 from partitune.analysis.fidelity import Fidelity, fidelity
 from partitune.analysis.final import DecisionRules, FinalRun, measured_value
-from partitune.analysis.judgement import Judgement, judge, line_up
+from partitune.analysis.judgement import Judgement, fails_more, judge, line_up
 from partitune.analysis.pareto import front, hypervolume, knee
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
@@ -197,7 +197,9 @@ def summarise(
     trials = list(trials)
     results = [trial.result for trial in trials]
     default = next((i for i, trial in enumerate(trials) if trial.is_default), None)
-    chosen, why = choose(results, objectives, default, rules.zone)
+    base_number = None if default is None else trials[default].number
+    barred = [index for index, trial in enumerate(trials) if fails_more(trial.number, base_number, runs)]
+    chosen, why = choose(results, objectives, default, rules.zone, barred)
     lined_up = line_up(trials, objectives[0], rules)
     final = None if lined_up is None else judge(lined_up, runs, objectives, rules.zone)
     if final is not None and final.over:

@@ -133,7 +133,8 @@ def _draw_final(console: Output, summary: Summary, final: Judgement) -> None:
         interval = f"{100 * gain.low:+.1f} to {percent(gain.high, '+.1f')}"
         figures = (figure(change.default, metric), figure(change.value, metric), percent(gain.gain, "+.1f"), interval)
         rows_of_pairs.append((metric, *figures, change.verdict))
-    right = ("default", f"trial {final.last}", "change", f"{percent(CONFIDENCE, '.0f')} interval")
+    together = ", all together" if len(final.gains) > 1 else ""
+    right = ("default", f"trial {final.last}", "change", f"{percent(CONFIDENCE, '.0f')} interval{together}")
     console.draw(table(f"{final.pairs} pairs of fresh runs", ("metric", *right, "verdict"), rows_of_pairs, right))
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitune.analysis.comparison import INDIFFERENCE_ZONE as ZONE
-from partitune.analysis.comparison import choose, compare, gain, verdict
-from partitune.candidate import Direction, Objective, Outcome, Result
+from partitune.analysis.comparison import choose, compare, gain, lowered_caps, verdict
+from partitune.candidate import Candidate, Direction, Measurement, Objective, Outcome, Result
 from tests.analysis.test_pareto import THROUGHPUT, TTFT, TWO, trial, trials
 
 KEEP = "no significant difference: keep the default"
@@ -109,6 +109,31 @@ def test_the_default_stays_where_the_best_gains_nowhere_beyond_the_zone() -> Non
     choice = choose(trials((1000, 100), (1005, 99.5)), TWO, 0, ZONE)
     assert choice[0] == 0
     assert choice[1].endswith("beats it by no more than 1 %")
+
+
+def test_a_winner_lowers_no_cap_for_a_gain_inside_the_zone() -> None:
+    """`max-num-seqs: 16` was deployed for 0.06 % more KV tokens."""
+    objectives = [THROUGHPUT, Objective("kv_tokens", "maximize")]
+
+    def with_cap(throughput: float, kv_tokens: float, cap: int, partition: tuple[int, ...] = (5, 3)) -> Result:
+        measurement = Measurement(
+            {THROUGHPUT.metric: throughput, "kv_tokens": kv_tokens}, (), "async-v1", 1, 16, 0, "", simulated=True
+        )
+        return Result(Candidate(partition, {"max_num_seqs": cap}), Outcome.OK, "", measurement)
+
+    default = with_cap(100, 1000, 128, (4, 4))
+    for lowered in (8, 16):
+        index, why = choose([default, with_cap(150, 1000.6, lowered), with_cap(150, 1000, 128)], objectives, 0, ZONE)
+        assert index == 2
+        assert why.endswith("of those that are equal within it, the one that lowers no cap and changes the least")
+    worth_it = [default, with_cap(150, 1100, 16), with_cap(150, 1000, 128)]
+    assert choose(worth_it, objectives, 0, ZONE)[0] == 1
+    assert lowered_caps(worth_it[1].candidate, default.candidate) == ("max_num_seqs",)
+    assert lowered_caps(default.candidate, worth_it[1].candidate) == ()
+
+
+def test_whoever_is_barred_does_not_win() -> None:
+    assert choose(trials((1000, 100), (1200, 100), (1100, 100)), [THROUGHPUT], 0, ZONE, barred=[1])[0] == 2
 
 
 def test_a_default_that_does_not_run_is_not_kept() -> None:

@@ -68,8 +68,8 @@ def test_the_first_objective_decides_and_a_trade_nobody_asked_for_is_no_gain(
 
 def test_the_interval_is_the_textbook_one() -> None:
     """Log ratios of 5, 7, 3 %: mean 5 %, s 2 %, t(0.98, 2 degrees) = 4.849: ± 5.6 %."""
-    default = [measured(100.0) for _ in range(3)]
-    found = verdict(default, [measured(100 * exp(x)) for x in (0.05, 0.07, 0.03)]).gains[THROUGHPUT.metric]
+    default, winner = [measured(100.0)] * 3, [measured(100 * exp(x)) for x in (0.05, 0.07, 0.03)]
+    found = verdict(default, winner, (THROUGHPUT,)).gains[THROUGHPUT.metric]
     reach = 4.8487 * 0.02 / 3**0.5
     assert (found.gain, found.low, found.high) == pytest.approx(
         (expm1(0.05), expm1(0.05 - reach), expm1(0.05 + reach)), rel=1e-4
@@ -78,7 +78,7 @@ def test_the_interval_is_the_textbook_one() -> None:
 
 def test_a_gain_that_was_seen_in_noise_is_priced_in_pairs() -> None:
     winner = [measured(a * f) for a, f in zip(SAME, (1.10, 0.98, 1.09, 0.97, 1.06), strict=True)]
-    found = verdict([measured(a) for a in SAME], winner)
+    found = verdict([measured(a) for a in SAME], winner, (THROUGHPUT,))
     more = found.more_pairs(THROUGHPUT.metric, 0.01)
     assert more is not None
     # n = (z.98 + z.80)² (sd of a log ratio / log gain)² is what the normal distribution would ask for
@@ -86,7 +86,11 @@ def test_a_gain_that_was_seen_in_noise_is_priced_in_pairs() -> None:
     assert more + 5 == pytest.approx((2.054 + 0.842) ** 2 * (noise / gain) ** 2, rel=0.25)
     (line,) = found.lines(0.01)
     assert line.endswith(f"to find that much takes about {more + 5} pairs, {more} more (budget.pairs)")
-    assert found.more_pairs(TTFT.metric, 0.01) is None
+    both = verdict([measured(a) for a in SAME], winner)
+    assert both.more_pairs(TTFT.metric, 0.01) is None
+    shared = both.more_pairs(THROUGHPUT.metric, 0.01)
+    assert shared is not None
+    assert shared > more  # two objectives share the error that one has for itself
 
 
 def test_a_limit_missed_in_one_run_is_missed() -> None:
@@ -101,8 +105,41 @@ def test_pairs_that_could_not_be_measured_say_nothing() -> None:
     broken = Result(Candidate((4,)), Outcome.FAILED, "it broke")
     found = verdict([measured(a) for a in SAME], [broken] * 4 + [measured(150.0)])
     assert found.comparison is not None
-    assert found.comparison.text == f"{NO_DIFFERENCE} (trial 7 and the default: 1 of 5 pairs could be measured)"
+    failed = "failed starts: trial 7 4 of 5, trial 0 0 of 5"
+    assert (
+        found.comparison.text == f"{NO_DIFFERENCE} (trial 7 and the default: 1 of 5 pairs could be measured, {failed})"
+    )
     assert (found.chosen, found.finalists[0].failed) == (0, 4)
+
+
+BROKEN = Result(Candidate((4,)), Outcome.FAILED, "it broke")
+LOST = Result(Candidate((4,)), Outcome.LOST, "the node went away")
+
+
+def test_a_deployment_that_crashes_more_often_than_the_default_does_not_win() -> None:
+    """130 in two of five starts and failed in three, beside a default of 100: it was called better by 30 %."""
+    found = verdict([measured(a) for a in SAME], [measured(130.0), BROKEN, measured(131.0), BROKEN, BROKEN])
+    assert (found.chosen, found.why) == (0, "engine default: trial 7 failed in 3 of its 5 starts, the default 0 of 5")
+    assert found.comparison is not None
+    assert "failed starts: trial 7 3 of 5, trial 0 0 of 5" in found.comparison.text
+    assert [starts["failed"] for starts in found.to_json(0.01)["starts"]] == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("default", "winner", "chosen"),
+    [
+        ([measured(a) for a in SAME[:4]] + [BROKEN], [measured(130.0)] * 4 + [BROKEN], 7),  # both alike
+        ([measured(a) for a in SAME], [measured(130.0)] * 3 + [LOST, LOST], 7),  # infrastructure says nothing of it
+        ([measured(a) for a in SAME[:3]] + [BROKEN] * 2, [measured(a) for a in SAME], 7),  # equal, and it starts
+        ([measured(a) for a in SAME[:3]] + [BROKEN] * 2, [measured(a * 0.9) for a in SAME], 0),  # worse
+        ([BROKEN] * 5, [measured(a) for a in SAME], 7),
+        ([BROKEN] * 5, [BROKEN] * 5, 0),
+    ],
+)
+def test_how_often_both_failed_is_weighed_both_ways(
+    default: Sequence[Result], winner: Sequence[Result], chosen: int
+) -> None:
+    assert verdict(default, winner).chosen == chosen
 
 
 def test_an_unfinished_final_chooses_nobody() -> None:
