@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from partitune.analysis.figures import figure, percent
 from partitune.analysis.pareto import costs_of
 from partitune.candidate import Candidate, Objective, Outcome, Result
-from partitune.engines.flags import SERVING_CAPS
 from partitune.hardware.parallelism import Layout, layout_named
 
 #: Relative difference below which two deployments count as equal.
@@ -88,6 +87,7 @@ def choose(
     default: int | None,
     zone: float,
     barred: Collection[int] = (),
+    caps: Collection[str] = (),
 ) -> tuple[int | None, str]:
     """The trial to use: objectives in the order given, each within its zone; the default unless it is beaten.
 
@@ -101,6 +101,7 @@ def choose(
         default: index of the engine's default in `results`; None when it was not tried.
         zone: relative difference below which two values count as equal.
         barred: indexes that cannot win whatever they measured.
+        caps: flags that limit how much is served at once.
 
     Returns:
         Its index in `results`, None when no trial competes; and why, in one line.
@@ -125,15 +126,15 @@ def choose(
     if all(change.gain <= zone for change in compare(results[default], results[best], objectives, zone).changes):
         return default, f"engine default: the {why} beats it by no more than {percent(zone, 'g')}"
     base = results[default].candidate
-    plainest = min(left, key=lambda index: (*_departure(results[index].candidate, base), costs[index], index))
+    plainest = min(left, key=lambda index: (*_departure(results[index].candidate, base, caps), costs[index], index))
     if plainest != best:
         why += "; of those that are equal within it, the one that lowers no cap and changes the least"
     return plainest, why
 
 
-def lowered_caps(candidate: Candidate, default: Candidate) -> tuple[str, ...]:
-    """Names of the flags by which `candidate` serves less at once than `default` would."""
-    pairs = {name: (candidate.flags.get(name), default.flags.get(name)) for name in sorted(SERVING_CAPS)}
+def lowered_caps(candidate: Candidate, default: Candidate, caps: Iterable[str]) -> tuple[str, ...]:
+    """Names of the `caps` by which `candidate` serves less at once than `default` would."""
+    pairs = {name: (candidate.flags.get(name), default.flags.get(name)) for name in sorted(caps)}
     return tuple(
         name
         for name, (own, before) in pairs.items()
@@ -141,11 +142,11 @@ def lowered_caps(candidate: Candidate, default: Candidate) -> tuple[str, ...]:
     )
 
 
-def _departure(candidate: Candidate, default: Candidate) -> tuple[int, int]:
+def _departure(candidate: Candidate, default: Candidate, caps: Iterable[str]) -> tuple[int, int]:
     """How far `candidate` is from `default`: caps lowered, and flags, layout and partition changed."""
     own, before = candidate.settings, default.settings
     changed = sum(own.get(name) != before.get(name) for name in own.keys() | before.keys())
-    return len(lowered_caps(candidate, default)), changed + (candidate.partition != default.partition)
+    return len(lowered_caps(candidate, default, caps)), changed + (candidate.partition != default.partition)
 
 
 def nearest_miss(results: Sequence[Result]) -> int | None:

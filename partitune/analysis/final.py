@@ -22,6 +22,11 @@ from partitune.candidate import Objective, Outcome, Result
 Phase = Literal["selection", "verdict"]
 #: Rounds that halve as many finalists as there can be: a thousand.
 MOST_ROUNDS = 10
+#: Flags, of any engine, that limit how much is served at once: somebody feels a lower one, whatever a benchmark says.
+SERVING_CAPS = frozenset({
+    "max_num_seqs", "max_num_active_seqs", "max_num_queued_reqs", "max_num_queued_tokens", "max_model_len",
+    "max_running_requests", "max_queued_requests", "max_total_tokens", "context_length",
+})  # fmt: skip
 #: The value of the first objective of every run that was made; None where it failed.
 Done = Mapping["FinalRun", float | None]
 
@@ -58,6 +63,7 @@ class DecisionRules:
     finalists: int = 0  # 0: there is no final
     pairs: int = 5
     zone: float = INDIFFERENCE_ZONE
+    caps: frozenset[str] = SERVING_CAPS  # none is lowered for nothing
 
 
 @dataclass(frozen=True, slots=True)

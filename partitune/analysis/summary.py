@@ -199,7 +199,7 @@ def summarise(
     default = next((i for i, trial in enumerate(trials) if trial.is_default), None)
     base_number = None if default is None else trials[default].number
     barred = [index for index, trial in enumerate(trials) if fails_more(trial.number, base_number, runs)]
-    chosen, why = choose(results, objectives, default, rules.zone, barred)
+    chosen, why = choose(results, objectives, default, rules.zone, barred, rules.caps)
     lined_up = line_up(trials, objectives[0], rules)
     final = None if lined_up is None else judge(lined_up, runs, objectives, rules.zone)
     if final is not None and final.over:

@@ -29,12 +29,6 @@ class FlagType(StrEnum):
     SIZES = "sizes"  # whole numbers from 1: `[1, 2]` or `1 2`
 
 
-#: Flags, of any engine, that limit how much is served at once: somebody feels a lower one, whatever a benchmark says.
-SERVING_CAPS = frozenset({
-    "max_num_seqs", "max_num_active_seqs", "max_num_queued_reqs", "max_num_queued_tokens", "max_model_len",
-    "max_running_requests", "max_queued_requests", "max_total_tokens", "context_length",
-})  # fmt: skip
-
 _SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 #: What a value of each is in Python, and in words.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from partitune.analysis.comparison import INDIFFERENCE_ZONE as ZONE
 from partitune.analysis.comparison import choose, compare, gain, lowered_caps, verdict
+from partitune.analysis.final import SERVING_CAPS
 from partitune.candidate import Candidate, Direction, Measurement, Objective, Outcome, Result
 from tests.analysis.test_pareto import THROUGHPUT, TTFT, TWO, trial, trials
 
@@ -123,13 +124,15 @@ def test_a_winner_lowers_no_cap_for_a_gain_inside_the_zone() -> None:
 
     default = with_cap(100, 1000, 128, (4, 4))
     for lowered in (8, 16):
-        index, why = choose([default, with_cap(150, 1000.6, lowered), with_cap(150, 1000, 128)], objectives, 0, ZONE)
+        index, why = choose(
+            [default, with_cap(150, 1000.6, lowered), with_cap(150, 1000, 128)], objectives, 0, ZONE, caps=SERVING_CAPS
+        )
         assert index == 2
         assert why.endswith("of those that are equal within it, the one that lowers no cap and changes the least")
     worth_it = [default, with_cap(150, 1100, 16), with_cap(150, 1000, 128)]
-    assert choose(worth_it, objectives, 0, ZONE)[0] == 1
-    assert lowered_caps(worth_it[1].candidate, default.candidate) == ("max_num_seqs",)
-    assert lowered_caps(default.candidate, worth_it[1].candidate) == ()
+    assert choose(worth_it, objectives, 0, ZONE, caps=SERVING_CAPS)[0] == 1
+    assert lowered_caps(worth_it[1].candidate, default.candidate, SERVING_CAPS) == ("max_num_seqs",)
+    assert lowered_caps(default.candidate, worth_it[1].candidate, SERVING_CAPS) == ()
 
 
 def test_whoever_is_barred_does_not_win() -> None:
