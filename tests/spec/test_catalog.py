@@ -18,7 +18,8 @@ from partitune.spec.catalog import MAX_YAML_BYTES, Kind, find, list_catalog
 PACKAGE = Path(partitune.__file__).parent
 SHIPPED = {
     "kimi-k3-pp8-tp2", "kimi-k3-pp8-tp2-h200", "kimi-k3-pp8-tp2-long", "llama-70b-pp4", "deepseek-v3-pp4-tp8",
-    "qwen3-235b-pp4-tp4", "kimi-k3-pp8-tp2-sglang", "tiny", "llama-70b-pp4-mix", "qwen3-235b-8xh100-layouts",
+    "qwen3-235b-pp4-tp4", "kimi-k3-pp8-tp2-sglang", "kimi-k3-study",
+    "kimi-k3-study-prompt", "tiny", "llama-70b-pp4-mix", "qwen3-235b-8xh100-layouts",
 }  # fmt: skip
 
 
