@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from partitune.analysis.trial import Trial
-from partitune.candidate import Candidate, FlagValue, Measurement, Result, StageReport, Submission
+from partitune.candidate import Candidate, FlagValue, Measurement, Origin, Result, StageReport, Submission
 from partitune.execution.driver import Driver
 from partitune.execution.pools.ray import RayPool
 from partitune.planning.resolve import resolve
@@ -69,7 +69,7 @@ class Points:
             partition[stage] += shift - 2
             partition[stage + 1] -= shift - 2
         flags: dict[str, FlagValue] = {**self._start, "max_num_batched_tokens": (512, 1024, 2048)[self._number % 3]}
-        return Submission(Candidate(tuple(partition), flags), "sampler", f"front-{self._number % 5}")
+        return Submission(Candidate(tuple(partition), flags), Origin.SAMPLER, f"front-{self._number % 5}")
 
     def tell(self, submission: Submission, result: Result) -> None:
         """Learn nothing."""

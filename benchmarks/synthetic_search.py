@@ -29,7 +29,7 @@ from benchmarks.synthetic_instances import (
     true_costs,
     with_costs,
 )
-from partitune.candidate import Candidate, FlagValue, Measurement, Objective, Outcome, Result, Submission
+from partitune.candidate import Candidate, FlagValue, Measurement, Objective, Origin, Outcome, Result, Submission
 from partitune.execution.driver import MEMORY_CONSTRAINT
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS
 from partitune.planning.solver import Solution
@@ -63,12 +63,12 @@ class NestedSpace:
 
     def first_proposals(self) -> Iterator[Submission]:
         """As `Space.first_proposals`."""
-        yield Submission(Candidate(DEFAULT_PARTITION, DEFAULT_FLAGS), "default", DEFAULT_PLAN)
-        yield Submission(Candidate(self._planned(EXACT_PLAN, DEFAULT_FLAGS), DEFAULT_FLAGS), "exact", EXACT_PLAN)
+        yield Submission(Candidate(DEFAULT_PARTITION, DEFAULT_FLAGS), Origin.DEFAULT, DEFAULT_PLAN)
+        yield Submission(Candidate(self._planned(EXACT_PLAN, DEFAULT_FLAGS), DEFAULT_FLAGS), Origin.EXACT, EXACT_PLAN)
         best = sorted(_every_setting(), key=lambda flags: -self._believed_tok_s(DEFAULT_PARTITION, flags))[:5]
         tried = [(plan, self._planned(plan, flags), flags) for flags in best for plan in FRONT_PLANS]
         plan, partition, flags = max(tried, key=lambda one: self._believed_tok_s(one[1], one[2]))
-        yield Submission(Candidate(partition, flags), "predicted", plan)
+        yield Submission(Candidate(partition, flags), Origin.PREDICTED, plan)
 
     def _believed_tok_s(self, partition: tuple[int, ...], flags: Mapping[str, FlagValue]) -> float:
         served = self._server.serve(partition, flags)
@@ -77,7 +77,7 @@ class NestedSpace:
     def decode(self, params: Mapping[str, FlagValue]) -> Submission:
         """As `Space.decode`."""
         plan, flags = str(params[PLAN]), {name: params[name] for name in FLAGS}
-        return Submission(Candidate(self._planned(plan, flags), flags), "sampler", plan)
+        return Submission(Candidate(self._planned(plan, flags), flags), Origin.SAMPLER, plan)
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue]:
         """As `Space.encode`."""
@@ -104,13 +104,13 @@ class FlatSpace:
 
     def first_proposals(self) -> Iterator[Submission]:
         """As `Space.first_proposals`."""
-        yield Submission(Candidate(DEFAULT_PARTITION, DEFAULT_FLAGS), "default", DEFAULT_PLAN)
+        yield Submission(Candidate(DEFAULT_PARTITION, DEFAULT_FLAGS), Origin.DEFAULT, DEFAULT_PLAN)
 
     def decode(self, params: Mapping[str, FlagValue]) -> Submission:
         """As `Space.decode`."""
         weights = [int(params[f"layers_{stage}"]) for stage in range(STAGES)]
         flags = {name: params[name] for name in FLAGS}
-        return Submission(Candidate(repaired(weights, _BOUNDS, LAYERS), flags), "sampler", FREE_PLAN)
+        return Submission(Candidate(repaired(weights, _BOUNDS, LAYERS), flags), Origin.SAMPLER, FREE_PLAN)
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue]:  # noqa: ARG002 - as `Space.encode`
         """As `Space.encode`."""
@@ -188,11 +188,11 @@ class FailingSpace:
 
     def first_proposals(self) -> Iterator[Submission]:
         """As `Space.first_proposals`."""
-        yield Submission(Candidate((1,), {"x": 10.0}), "default", DEFAULT_PLAN)
+        yield Submission(Candidate((1,), {"x": 10.0}), Origin.DEFAULT, DEFAULT_PLAN)
 
     def decode(self, params: Mapping[str, FlagValue]) -> Submission:
         """As `Space.decode`."""
-        return Submission(Candidate((1,), dict(params)), "sampler", DEFAULT_PLAN)
+        return Submission(Candidate((1,), dict(params)), Origin.SAMPLER, DEFAULT_PLAN)
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue]:  # noqa: ARG002 - as `Space.encode`
         """As `Space.encode`."""

@@ -74,10 +74,28 @@ class Candidate:
         return cls.of_settings(map(int, data["partition"]), data["knobs"])
 
 
-#: Origin of the engine's own split with its own flags, which all others are compared with.
-DEFAULT = "default"
-#: Origin of what a sampler made up.
-SAMPLER = "sampler"
+class Origin(StrEnum):
+    """What really made a proposal, as it is stored and shown. Closed set; `docs/architecture.md` has it as a table."""
+
+    DEFAULT = "default"  # the engine's own split with its own flags, which all others are compared with
+    BASELINE = "baseline"  # what runs at the site today
+    EXACT = "exact"  # the planner's least slowest stage under the starting flags
+    SEED = "seed"  # a vector that a person wrote
+    PREDICTED = "predicted"  # what closed form believes to be the fastest
+    ENUMERATED = "enumerated"  # a point of a finite space whose points are walked through
+    DESCENT = "descent"  # a neighbour of the best: one flag or one layer away
+    SAMPLER = "sampler"  # Optuna's model of what was told
+    RANDOM = "random"  # a random draw: nothing is modelled yet, or the model has nothing new
+    REFIT = "refit"  # solved again with stage times that were measured
+    CLOSING = "closing"  # found by the analysis with which a search ends
+    FINAL = "final"  # a finalist's or the default's run on fresh servers
+
+
+#: Origins of what a search makes up point by point: many, and none of them news unless it is better.
+MADE_UP = frozenset({Origin.ENUMERATED, Origin.DESCENT, Origin.SAMPLER, Origin.RANDOM})
+#: Written by releases that named how a candidate was chosen and not what made it; the screen's were the sampler's.
+_FORMER_PROMOTED = "screen"
+_PROMOTED = " promoted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +103,10 @@ class Submission:
     """One run of a candidate."""
 
     candidate: Candidate
-    origin: str = ""  # why it is tried: default, exact, predicted, seed, sampler, screen
+    origin: Origin | None = None  # None: a single launch, or the word of a release that knows others
     plan: str = ""  # that gave its partition
     repeat: int = 0  # which run of the candidate; 0 is its trial, others have another load
+    promoted: bool = False  # whether a screen chose it for a launch; its origin is what made it all the same
 
     @property
     def key(self) -> tuple[str, int]:
@@ -96,14 +115,16 @@ class Submission:
 
     @property
     def label(self) -> str:
-        """`origin:plan`, as it is stored and shown."""
-        return f"{self.origin}:{self.plan}"
+        """`origin:plan`, as it is stored and shown; of what a screen chose it says so."""
+        return f"{self.origin or ''}:{self.plan}{_PROMOTED * self.promoted}"
 
     @classmethod
     def labelled(cls, candidate: Candidate, label: str) -> Submission:
         """The trial of a candidate that was stored under `label`."""
         origin, _, plan = label.partition(":")
-        return cls(candidate, origin, plan)
+        promoted = origin == _FORMER_PROMOTED or plan.endswith(_PROMOTED)
+        known = Origin.SAMPLER if origin == _FORMER_PROMOTED else Origin(origin) if origin in {*Origin} else None
+        return cls(candidate, known, plan.removesuffix(_PROMOTED), promoted=promoted)
 
 
 #: Which way a metric is better, in Optuna's words.

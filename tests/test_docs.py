@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import partitune
+from partitune.candidate import Origin
 from partitune.spec.catalog import Kind
 from tests import yaml_reference
 from tests.readme import README, printed, shown
@@ -16,6 +17,7 @@ from tests.test_import_order import ROOMS
 TEXT = README.read_text()
 BLOCKS = shown(TEXT)
 ROOT = README.parent
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -59,7 +61,7 @@ def test_every_key_says_what_is_allowed() -> None:
 
 
 def test_the_architecture_has_the_rooms_of_the_import_order() -> None:
-    table = re.findall(r"^\| `([a-z]+)` \| ", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    table = re.findall(r"^\| `([a-z]+)` \| ", ARCHITECTURE.split("\n## ")[1], re.MULTILINE)
     assert [*table, "__main__"] == list(ROOMS)
 
 
@@ -76,3 +78,8 @@ def test_every_file_a_document_names_exists(page: Path) -> None:
         if "/" in span and base is not None and not re.search("[A-Z]{3}", span) and not list(base.glob(span)):
             missing.append(span)
     assert missing == []
+
+
+def test_the_table_of_origins_has_every_word() -> None:
+    section = ARCHITECTURE.split("\n## Origins")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [*Origin]

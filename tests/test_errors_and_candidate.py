@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from partitune import errors
-from partitune.candidate import Candidate, Measurement
+from partitune.candidate import Candidate, Measurement, Origin, Submission
 from tests.scripted import measurement
 
 flags = st.dictionaries(
@@ -69,3 +69,19 @@ def test_a_measurement_is_its_json() -> None:
 )
 def test_a_stored_regime_has_its_name_of_today(stored: str, read: str) -> None:
     assert replace(measurement(1.0), regime=stored).regime == read
+
+
+@pytest.mark.parametrize(
+    ("stored", "origin", "plan", "promoted"),
+    [
+        ("exact:front-0", Origin.EXACT, "front-0", False),
+        ("enumerated:seed-2 promoted", Origin.ENUMERATED, "seed-2", True),
+        ("screen:front-1", Origin.SAMPLER, "front-1", True),  # of a release before the words were closed
+        ("sampler:1", Origin.SAMPLER, "1", False),
+        ("tomorrow:x", None, "x", False),
+    ],
+)
+def test_what_made_a_trial_is_read_from_any_database(stored: str, origin: Origin, plan: str, promoted: bool) -> None:
+    submission = Submission.labelled(Candidate((4,)), stored)
+    assert (submission.origin, submission.plan, submission.promoted) == (origin, plan, promoted)
+    assert Submission.labelled(Candidate((4,)), submission.label) == submission

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from partitune.analysis.final import FinalRun, Phase
-from partitune.candidate import DEFAULT, Result, Submission
+from partitune.candidate import Origin, Result, Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Trial:
     @property
     def is_default(self) -> bool:
         """True for the engine's own split with its own flags."""
-        return self.submission.origin == DEFAULT
+        return self.submission.origin == Origin.DEFAULT
 
     @property
     def submission(self) -> Submission:
@@ -88,8 +88,8 @@ class Repeat:
 
     @property
     def origin(self) -> str:
-        """Why it was run, as that of a trial: `verdict:2`."""
-        return f"{self.phase}:{self.repeat}"
+        """Why it was run, as that of a trial: `final:verdict-2`."""
+        return f"{Origin.FINAL}:{self.phase}-{self.repeat}"
 
     @property
     def run(self) -> FinalRun:

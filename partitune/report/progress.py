@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from rich.text import Text
 
 from partitune.analysis.figures import figure
-from partitune.candidate import SAMPLER, Objective, Outcome, Result, Submission
+from partitune.candidate import MADE_UP, Objective, Outcome, Result, Submission
 from partitune.errors import printable
 
 if TYPE_CHECKING:  # values to draw: what works them out is not imported
@@ -86,4 +86,4 @@ class TerminalWatcher:
         cost = self._cost(result)
         better = cost < self._least_cost
         self._least_cost = min(cost, self._least_cost)
-        return better or submission.origin != SAMPLER
+        return better or submission.promoted or submission.origin not in MADE_UP

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from partitune.analysis.figures import figure, flags_text, percent
 from partitune.analysis.significance import CONFIDENCE
-from partitune.candidate import Objective, Outcome
+from partitune.candidate import Objective, Origin, Outcome
 from partitune.report.explained import print_result
 from partitune.report.output import Output, table
 
@@ -42,7 +42,7 @@ def _sentences(summary: Summary, stopped: str, *, every: bool) -> Iterable[str]:
     if summary.best is not None:
         yield f"best:    {_trial_text(summary, summary.best)}"
     for trial in () if every else summary.trials:
-        if trial.submission.origin in ("exact", "seed") and trial.result.outcome is not Outcome.OK:
+        if trial.submission.origin in (Origin.EXACT, Origin.SEED) and trial.result.outcome is not Outcome.OK:
             yield f"not ok:  {_trial_text(summary, trial)}"
     yield f"why: {summary.why}"
     yield from summary.layouts_tried()

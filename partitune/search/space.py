@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from operator import itemgetter
 
-from partitune.candidate import LAYOUT, Candidate, FlagValue, Submission
+from partitune.candidate import LAYOUT, Candidate, FlagValue, Origin, Submission
 from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.partition import Partition
@@ -77,20 +77,20 @@ class Space:
         Last what closed form believes to be the fastest flags.
         """
         start = self.starting_flags
-        yield self._proposal(self.problem.default_partition, start, "default", DEFAULT_PLAN)
+        yield self._proposal(self.problem.default_partition, start, Origin.DEFAULT, DEFAULT_PLAN)
         for index, layout in enumerate(self._layouts):
             with suppress(InfeasibleSpace):
                 partition = self.planner_on(layout).partition(EXACT_PLAN, start)
-                yield self._proposal(partition, start, "exact", EXACT_PLAN, layout)
+                yield self._proposal(partition, start, Origin.EXACT, EXACT_PLAN, layout)
             if index == 0:
                 for number, (seed, flags) in enumerate(self._seeds, start=1):
-                    yield self._proposal(seed, {**start, **flags}, "seed", f"seed-{number}")
+                    yield self._proposal(seed, {**start, **flags}, Origin.SEED, f"seed-{number}")
         predicted = () if self._weights else self._predicted(start)
         if fastest := max(predicted, key=itemgetter(0), default=None):
             yield fastest[1]
 
     def _proposal(
-        self, partition: Partition, flags: Mapping[str, FlagValue], origin: str, plan: str, layout: str | None = None
+        self, partition: Partition, flags: Mapping[str, FlagValue], origin: Origin, plan: str, layout: str | None = None
     ) -> Submission:
         """A candidate of this space, on its own layout unless another is named; it names one where layouts vary."""
         named = (layout or self.problem.layout.name) if len(self._layouts) > 1 else None
@@ -102,7 +102,7 @@ class Space:
             with suppress(InfeasibleSpace):
                 for plan in FRONT_PLANS:
                     partition = self.planner.partition(plan, flags)
-                    proposal = self._proposal(partition, flags, "predicted", plan)
+                    proposal = self._proposal(partition, flags, Origin.PREDICTED, plan)
                     yield predicted_output_tok_s(self.problem, partition, flags), proposal
 
     def planner_on(self, layout: str | None) -> Planner:
@@ -127,12 +127,14 @@ class Space:
         if self._weights:
             fewest = (low for low, _ in self._bounds)
             weights = [int(params.get(name, low)) for name, low in zip(self._weights, fewest, strict=True)]
-            return self._proposal(repaired(weights, self._bounds, self.problem.layers), flags, "sampler", FREE_PLAN)
+            return self._proposal(
+                repaired(weights, self._bounds, self.problem.layers), flags, Origin.SAMPLER, FREE_PLAN
+            )
         plan, layout = str(params[PLAN]), str(params.get(LAYOUT, self.problem.layout.name))
         planner = self.planner_on(layout)
         if plan not in planner.names:
             raise InfeasibleSpace(f"{plan} is a partition for another layout than {layout}")
-        return self._proposal(planner.partition(plan, flags), flags, "sampler", plan, layout)
+        return self._proposal(planner.partition(plan, flags), flags, Origin.SAMPLER, plan, layout)
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue] | None:
         """The parameters that decode to `candidate`; None when the space cannot propose it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from partitune.candidate import Candidate, Outcome, Result, Submission
+from partitune.candidate import Candidate, Origin, Outcome, Result, Submission
 from partitune.execution.pools.local import LocalPool
 from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Unwatched
@@ -21,7 +21,7 @@ class ListProposer:
         self._log = log
 
     def ask(self) -> Submission | None:
-        return Submission(self._left.popleft(), "sampler", "front-0") if self._left else None
+        return Submission(self._left.popleft(), Origin.SAMPLER, "front-0") if self._left else None
 
     def tell(self, submission: Submission, result: Result) -> None:
         self._log.append(f"told {result.candidate.partition[0]}")

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from partitune.candidate import Candidate, FlagValue, Objective, Outcome, Result, Submission
+from partitune.candidate import Candidate, FlagValue, Objective, Origin, Outcome, Result, Submission
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import MEMORY_CONSTRAINT
 from partitune.search.proposers import optuna as optuna_proposer
@@ -40,7 +40,7 @@ class FlatSpace:
         if not self.impossible.isdisjoint(params.values()):
             raise InfeasibleSpace("no partition fits")
         flags = {name: "same" if value in self.merged else value for name, value in params.items()}
-        return Submission(Candidate((4,), flags), "sampler", "front-0")
+        return Submission(Candidate((4,), flags), Origin.SAMPLER, "front-0")
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue] | None:
         return None if "same" in candidate.flags.values() or not candidate.flags else candidate.flags
@@ -55,7 +55,7 @@ def after_firsts(space: FlatSpace, seed: int = 0) -> FirstsProposer:
 
 
 def first(origin: str, layers: int) -> Submission:
-    return Submission(Candidate((layers,)), origin, "default")
+    return Submission(Candidate((layers,)), Origin(origin), "default")
 
 
 class TestOptunaProposer(ProposerContract):
@@ -187,7 +187,7 @@ def test_resuming_asks_nothing_again_and_a_finished_study_costs_nothing() -> Non
 
 def test_a_knob_with_one_value_is_no_obstacle_to_learning() -> None:
     sampler = proposer(FlatSpace({"x": (1, 2, 3), "fixed": ("a",)}))
-    told = Submission(Candidate((4,), {"x": 2, "fixed": "a"}), "sampler", "front-0")
+    told = Submission(Candidate((4,), {"x": 2, "fixed": "a"}), Origin.SAMPLER, "front-0")
     sampler.tell(told, Result(told.candidate, Outcome.OK, "", measurement(9.0)))
     sampler.ask()
     assert [trial.params for trial in sampler._study.trials if trial.state.name == "COMPLETE"] == [{"x": 2}]

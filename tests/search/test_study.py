@@ -40,16 +40,18 @@ def run(ordered: StudyOrder, watcher: Watcher | None = None) -> Progress:
 
 
 @pytest.mark.parametrize("space", SHIPPED)
-def test_every_shipped_space_runs_for_three_candidates(space: str, tmp_path: Path) -> None:
-    progress = run(order(space, tmp_path, 3))
-    assert progress.finished == 3
+def test_every_shipped_space_runs_for_sixteen_candidates(space: str, tmp_path: Path) -> None:
+    progress = run(order(space, tmp_path, 16))
+    assert progress.finished == 16
     with Store.open(tmp_path / "results.db", read_only=True) as store:
         trials = store.trials(space)
         assert store.study(space).state is StudyState.FINISHED
-    assert [trial.number for trial in trials] == [0, 1, 2]
+    assert [trial.number for trial in trials] == [*range(16)]
     assert trials[0].origin == "default:default"
     for trial in trials:
         assert trial.result.outcome in (Outcome.OK, Outcome.INFEASIBLE), trial.result.reason
+        assert trial.submission.origin is not None  # what made it is a word of the closed set
+        assert trial.submission.label == trial.origin
     assert trials[0].result.outcome is Outcome.OK
 
 

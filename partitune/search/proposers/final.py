@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partitune.analysis.final import Final, FinalRun, measured_value
-from partitune.candidate import Candidate, Result, Submission
+from partitune.candidate import Candidate, Origin, Result, Submission
 from partitune.search.budget import Progress
 
 
@@ -36,7 +36,7 @@ class FinalProposer:
         self._asked.add(run)
         begun = len(self._asked) + len([done for done in self._done if done.trial in self._final.trials])
         self._progress.phase = f"final, {run.text} ({begun} of at most {self._final.most_runs} runs)"
-        return Submission(self._candidates[run.trial], run.phase, repeat=run.load)
+        return Submission(self._candidates[run.trial], Origin.FINAL, run.phase, repeat=run.load)
 
     def tell(self, submission: Submission, result: Result) -> None:
         """Count a run, asked for here or made before."""

@@ -20,7 +20,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import optuna
@@ -28,7 +28,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import Trial, TrialState, create_trial
 
 from partitune.analysis.pareto import front
-from partitune.candidate import FlagValue, Objective, Outcome, Result, Submission
+from partitune.candidate import FlagValue, Objective, Origin, Outcome, Result, Submission
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT
 from partitune.search.space import Space
@@ -86,8 +86,9 @@ class OptunaProposer:
         if not self._distributions:
             return None
         self._teach()
-        for trial in self._trials():
+        for trial, origin in self._trials():
             if (new := self._new(trial.params)) is not None:
+                new = replace(new, origin=origin)
                 self._begin(new, trial)
                 return new
             self._study.tell(trial, state=TrialState.FAIL)  # TPE does not look at these
@@ -112,15 +113,15 @@ class OptunaProposer:
                 return decoded
         return None
 
-    def _trials(self) -> Iterator[Trial]:
-        """Trials to try one after the other until one of them is new."""
+    def _trials(self) -> Iterator[tuple[Trial, Origin]]:
+        """Trials to try one after the other until one of them is new, each with what makes it."""
         drawn = DRAWS if self._grid is None else 0
         for attempt, startup in enumerate([STARTUP_TRIALS] * PATIENCE + [sys.maxsize] * drawn):
-            yield self._next_trial(attempt, startup)
+            yield self._next_trial(attempt, startup), Origin.RANDOM if self._taught < startup else Origin.SAMPLER
         for params in self._grid or ():  # never from the start: what was passed over once is never new again
             if self._new(params) is not None:
                 self._study.enqueue_trial(params)
-                yield self._next_trial(PATIENCE, STARTUP_TRIALS)
+                yield self._next_trial(PATIENCE, STARTUP_TRIALS), Origin.ENUMERATED
 
     def tell(self, submission: Submission, result: Result) -> None:
         """Record a finished trial, asked for here or read back."""

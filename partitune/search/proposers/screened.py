@@ -18,14 +18,12 @@ from operator import itemgetter
 from partitune.analysis.comparison import INDIFFERENCE_ZONE, gain
 from partitune.analysis.fidelity import Fidelity, fidelity
 from partitune.analysis.trial import Screened
-from partitune.candidate import DEFAULT, SAMPLER, Candidate, Objective, Outcome, Result, Submission
+from partitune.candidate import MADE_UP, Candidate, Objective, Origin, Outcome, Result, Submission
 from partitune.execution.driver import Driver, run
 from partitune.search.proposers.proposer import Reserving
 
 #: Origins of the candidates that are launched first, whatever the screen says.
-OPENING = (DEFAULT, "exact", "seed")
-#: Origin of a candidate that the screen promoted.
-PROMOTED = "screen"
+OPENING = (Origin.DEFAULT, Origin.EXACT, Origin.SEED)
 #: Stores what the simulator says of a candidate.
 Keep = Callable[[Submission, Result], object]
 #: Layers moved between stages up to which two partitions under equal flags are close.
@@ -44,7 +42,7 @@ class ScreenedProposer:
         self._simulator = simulator
         self._keep = keep
         self._predicted = {stored.result.candidate.digest: self._value(stored.result) for stored in screened}
-        defaults = (self._value(stored.result) for stored in screened if stored.submission.origin == DEFAULT)
+        defaults = (self._value(stored.result) for stored in screened if stored.submission.origin == Origin.DEFAULT)
         self._default = next(defaults, None)  # what is predicted of it
         self._ranked = self._rank(screened)
         self._asked: dict[str, Submission] = {}  # launched or in flight, by digest
@@ -88,8 +86,8 @@ class ScreenedProposer:
         return True
 
     def _screens_turn(self) -> bool:
-        origins = [submission.origin for submission in self._asked.values()]
-        promoted, sampled = origins.count(PROMOTED), origins.count(SAMPLER)
+        promoted = sum(submission.promoted for submission in self._asked.values())
+        sampled = sum(not one.promoted and one.origin in MADE_UP for one in self._asked.values())
         return promoted < self.fidelity.trust(self._promised()) * (promoted + sampled + 1)
 
     def _promised(self) -> float | None:
@@ -130,7 +128,7 @@ class ScreenedProposer:
             for stored in screened
             if stored.submission.origin not in OPENING and (value := self._value(stored.result)) is not None
         ]
-        return [replace(submission, origin=PROMOTED) for _, submission in sorted(ranked, key=itemgetter(0))]
+        return [replace(submission, promoted=True) for _, submission in sorted(ranked, key=itemgetter(0))]
 
     def _value(self, result: Result) -> float | None:
         return result.metric(self._objective.metric) if result.outcome is Outcome.OK else None
