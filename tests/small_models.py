@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from partitune.hardware.gpus import Generation, Gpu
+from partitune.hardware.generations import Generation
+from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import (
     STATE_KINDS,
     Architecture,

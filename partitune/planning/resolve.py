@@ -15,7 +15,7 @@ from partitune.candidate import LAYOUT
 from partitune.engines.engine import Engine
 from partitune.engines.registry import engine
 from partitune.errors import SpecError
-from partitune.hardware.gpus import gpu
+from partitune.hardware.gpus import Gpu, gpu, own_gpu
 from partitune.hardware.links import Link, link
 from partitune.hardware.parallelism import Layout
 from partitune.hardware.placement import Machines, place
@@ -25,10 +25,10 @@ from partitune.planning.workload_mix import Load, Mix, Over
 from partitune.simulation.workload import random_requests, read_trace
 from partitune.spec.catalog import readable_path
 from partitune.spec.search_space import SearchSpace
-from partitune.spec.serving import Sizes
+from partitune.spec.serving import OwnGpu, Sizes
 from partitune.spec.workload import MixWorkload, SingleLoad, TraceWorkload
 
-_Value = TypeVar("_Value", str, float)
+_Value = TypeVar("_Value", Gpu, float)
 
 
 def resolve(space: SearchSpace) -> Problem:
@@ -81,8 +81,12 @@ def layout_of(parallel: Sizes) -> Layout:
 
 def _cluster(space: SearchSpace) -> Machines:
     cluster = space.cluster
-    with _located(space, "cluster", "gpu"):
-        gpus = [gpu(name) for name in _per_gpu(cluster.gpu, space)]
+    several = isinstance(cluster.gpu, tuple)
+    kinds: list[Gpu] = []
+    for index, written in enumerate(cluster.gpu if isinstance(cluster.gpu, tuple) else (cluster.gpu,)):
+        with _located(space, "cluster", "gpu", *((index,) if several else ())):
+            kinds.append(own_gpu(**dict(written)) if isinstance(written, OwnGpu) else gpu(written))
+    gpus = _per_gpu(tuple(kinds), space)
     links: dict[str, Link] = {}
     for key, name in (("in_node", cluster.links.in_node), ("between_nodes", cluster.links.between_nodes)):
         if name is not None:
@@ -143,5 +147,6 @@ def _located(space: SearchSpace, *path: str | int) -> Iterator[None]:
     try:
         yield
     except SpecError as error:
-        text = str(error).removeprefix(f"{'.'.join(map(str, path))}: ").removeprefix(f"{path[-1]}: ")
+        key = next(part for part in reversed(path) if isinstance(part, str))
+        text = str(error).removeprefix(f"{'.'.join(map(str, path))}: ").removeprefix(f"{key}: ")
         raise space.error(*path, text=text) from error

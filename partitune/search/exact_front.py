@@ -205,7 +205,11 @@ def _best_in(
     """The stages in this order, with the partition that is exact for it; None where nothing fits."""
     gpu, reserved_gib = (tuple(column) for column in zip(*order, strict=True))
     plain = spec.resolved()
-    plain["cluster"] = {**plain["cluster"], "gpu": list(gpu), "reserved_gib": list(reserved_gib)}
+    written = plain["cluster"]["gpu"]
+    entries = written if isinstance(written, list) else [written]
+    own = {entry["name"]: entry for entry in entries if isinstance(entry, dict)}
+    kinds = [own.get(name, name) for name in gpu]
+    plain["cluster"] = {**plain["cluster"], "gpu": kinds, "reserved_gib": list(reserved_gib)}
     ordered = SearchSpace.from_mapping(plain, source=f"{spec.name} in another order")
     planner = Space(resolve(ordered), ordered).planner
     try:

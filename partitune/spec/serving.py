@@ -23,6 +23,7 @@ T = TypeVar("T")
 _VERSION = r"[0-9]+(\.[0-9]+){1,3}((a|b|rc|\.dev|\.post)[0-9]*)*(\+[a-z0-9.]+)?"
 _WORD = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$"
 Word = Annotated[str, Field(pattern=_WORD)]
+GpuName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+()/-]{0,79}$")]
 ReservedGib = Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)]
 
 
@@ -59,12 +60,39 @@ class Links(StrictModel):
     between_nodes: Annotated[Word | None, allowed("the name of a link, such as infiniband-400g")] = None
 
 
+class OwnGpu(StrictModel):
+    """A GPU that no table knows. What is left out comes from the known GPU it is `like`."""
+
+    name: Annotated[Word, allowed("what to call it: no name of a known GPU")]
+    like: Annotated[GpuName | None, allowed("a known GPU such as L40S, whose kernels and missing figures it takes")] = (
+        None
+    )
+    memory_gib: Annotated[float | None, number(0, 1e5, "GiB that a process on it sees", above=True)] = None
+    bandwidth_gb_s: Annotated[float | None, number(0, 1e6, "GB/s of its memory", above=True)] = None
+    bf16_tflops: Annotated[float | None, number(0, 1e6, "dense, 32-bit accumulation", above=True)] = None
+    fp8_tflops: Annotated[float | None, number(0, 1e6, "dense; as `like` has it beside bf16", above=True)] = None
+    fp4_tflops: Annotated[float | None, number(0, 1e6, "dense; as `like` has it beside fp8", above=True)] = None
+
+
+def _named_or_own(value: object) -> str:
+    return "own" if isinstance(value, dict | OwnGpu) else "name"
+
+
+GpuOfFile = Annotated[Annotated[GpuName, Tag("name")] | Annotated[OwnGpu, Tag("own")], Discriminator(_named_or_own)]
+
+
 class Cluster(StrictModel):
     """The machines of one replica."""
 
     nodes: Annotated[int, whole(1, 4096, "machines")]
     gpus_per_node: Annotated[int, whole(1, 1024, "GPUs of a machine")]
-    gpu: Annotated[OneOrPerStage[Word], allowed("a GPU type such as H200, or a list with the type of every stage")]
+    gpu: Annotated[
+        OneOrPerStage[GpuOfFile],
+        allowed(
+            "a GPU type such as H200, a mapping with name, memory_gib, bandwidth_gb_s, bf16_tflops, like (one of your "
+            "own), or a list with the type of every stage"
+        ),
+    ]
     reserved_gib: Annotated[
         OneOrPerStage[ReservedGib],
         allowed("GiB of each GPU that others use, 0 to 10000, or a list with one number a stage"),

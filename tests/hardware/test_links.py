@@ -4,7 +4,8 @@ import pytest
 
 from partitune.costs.fitted import fits
 from partitune.errors import SpecError
-from partitune.hardware.gpus import GPUS, Generation, gpu
+from partitune.hardware.generations import Generation
+from partitune.hardware.gpus import GPUS, gpu
 from partitune.hardware.links import LINKS, link, link_between_nodes, link_in_node
 
 

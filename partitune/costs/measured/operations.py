@@ -18,7 +18,8 @@ from typing import NamedTuple
 from partitune.costs.fitted import SYSTEMS
 from partitune.costs.measured.grids import ContextMixer, Grid, StateMixer
 from partitune.costs.measured.tables import Table, installed_release
-from partitune.hardware.gpus import Generation, Gpu
+from partitune.hardware.generations import Generation
+from partitune.hardware.gpus import Gpu
 
 #: Routing skew at which experts were measured: a power law, the package's own choice for traffic nobody has recorded.
 _ROUTING = "power_law_1.01"

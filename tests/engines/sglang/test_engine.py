@@ -12,7 +12,8 @@ from partitune.engines.registry import engine
 from partitune.engines.sglang.flags import NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.errors import InfeasibleSpace, OutOfMemory
-from partitune.hardware.gpus import Generation, Gpu, gpu
+from partitune.hardware.generations import Generation
+from partitune.hardware.gpus import Gpu, gpu
 from partitune.hardware.parallelism import Layout
 from partitune.models.reader import load_architecture
 from tests.small_models import H200, architecture, kimi_k3

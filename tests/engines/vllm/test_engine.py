@@ -15,7 +15,8 @@ from partitune.engines.rules import refused
 from partitune.engines.vllm.engine import Vllm
 from partitune.engines.vllm.pipelining import Regime, regime
 from partitune.errors import OutOfMemory, SpecError
-from partitune.hardware.gpus import Generation, Gpu
+from partitune.hardware.generations import Generation
+from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture
 from partitune.planning.planner import allowed_windows, stage_bounds
