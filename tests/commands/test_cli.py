@@ -229,7 +229,7 @@ def test_a_setting_may_name_a_key_without_dots(command: Command) -> None:
     [
         ("model: qwen3-8b", "modle: qwen3-8b", "space.yaml:7: modle: unknown key, did you mean model?"),
         ("model: qwen3-8b", "model: qwen-8b", "space.yaml:7: model: model 'qwen-8b' is not in the catalog"),
-        ("gpu: L40S", "gpu: L400", "space.yaml:8: cluster.gpu: 'L400' is not known; did you mean L40S"),
+        ("gpu: L40S", "gpu: L400", "space.yaml:8: cluster.gpu: 'L400' is not known; did you mean L40 or L40S"),
         ("pp: 2", "pp: 40", "space.yaml:9: parallel.pp: tp 1 × pp 40 needs 40 GPUs"),
         ("[256, 512", "[0, 512", "space.yaml:12: knobs.max_num_batched_tokens: 0 is out of range"),
         ("async_scheduling:", "async_schedule:", "space.yaml:13: knobs.async_schedule: vLLM 0.33.0 has no such flag"),
