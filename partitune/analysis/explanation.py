@@ -154,11 +154,21 @@ def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> 
     return Explained(
         resolved=resolved,
         result=result,
-        notes=(f"{flow.name}: {flow.meaning}", *flow.notes, *problem.architecture.notes, *_layout_notes(resolved)),
+        notes=(
+            f"{flow.name}: {flow.meaning}",
+            *flow.notes,
+            *_model_notes(problem),
+            *_layout_notes(resolved),
+        ),
         balance={name: max(stages) * len(stages) / sum(stages) for name, stages in seconds.items()},
         sources={name: costs.sources(batch) for name, batch in BALANCES.items()},
         distance=distances(problem, candidate) if limits and result.measurement is not None else None,
     )
+
+
+def _model_notes(problem: Problem) -> tuple[str, ...]:
+    gpus = dict.fromkeys(gpu.doubt for gpu in problem.placement.gpus if gpu.doubt)
+    return (*problem.architecture.doubts, *gpus, *problem.architecture.notes)
 
 
 def _layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:

@@ -165,7 +165,8 @@ class Architecture:
     illegal_cuts: frozenset[int] = frozenset()  # boundary b (a stage ends after layer b-1) that must not be used
     residual_block: int | None = None  # K3: a hand-off carries hidden + ceil(boundary / residual_block) vectors
     handoff_base: int = 2  # vectors of hidden_size handed over otherwise: hidden_states and residual
-    notes: tuple[str, ...] = ()  # what the reader could not know and assumed
+    notes: tuple[str, ...] = ()  # what the reader could not know and assumed, of little weight
+    doubts: tuple[str, ...] = ()  # the same where every figure hangs on it: it stands beside every figure
     repository: str | None = None  # hub id of a catalog model (`moonshotai/Kimi-K3`), what an engine is told to serve
 
     @property

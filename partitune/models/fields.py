@@ -32,11 +32,13 @@ class Fields:
     Attributes:
         source: file, for messages.
         data: the object itself.
+        asked: keys that were looked for, present or not.
     """
 
-    __slots__ = ("data", "path", "source")
+    __slots__ = ("asked", "data", "path", "source")
 
     def __init__(self, data: Mapping[str, object], source: str, path: str = "") -> None:
+        self.asked: set[str] = set()
         self.data = data
         self.source = source
         self.path = path
@@ -52,6 +54,7 @@ class Fields:
         return self.error(key, f"{_SHORT.repr(value)} given, allowed is {allowed}")
 
     def _present(self, names: tuple[str, ...]) -> str | None:
+        self.asked.update(names)
         return next((name for name in names if self.data.get(name) is not None), None)
 
     def has(self, *names: str) -> bool:
@@ -88,10 +91,29 @@ class Fields:
         return value
 
     def _typed(self, name: str, kind: type[_Value], allowed: str) -> _Value | None:
+        self.asked.add(name)
         value = self.data.get(name)
         if value is None or isinstance(value, kind):
             return value
         raise self.wrong(name, value, allowed)
+
+    def number_or_none(self, name: str, *, low: float, high: float) -> float | None:
+        """The value of a key that is a number in [low, high]; None where it is missing or null.
+
+        Raises:
+            SpecError: no number, or out of range.
+        """
+        self.asked.add(name)
+        value = self.data.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise self.wrong(name, value, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def unread(self) -> list[str]:
+        """Keys that say something (are not null, false, 0 or empty) and that nobody has asked for, sorted."""
+        return sorted(key for key, value in self.data.items() if value and key not in self.asked)
 
     def flag(self, name: str, *, default: bool) -> bool:
         """The value of a key that is true or false; `default` where it is missing or null.

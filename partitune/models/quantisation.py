@@ -23,7 +23,7 @@ class WeightFormat:
     """Storage of one matrix: element width and the scales beside it."""
 
     name: str
-    bits: int
+    bits: float
     scale_bytes: int = 0
     scale_rows: int = 1  # rows that share a scale; 0: all
     scale_columns: int = 0  # columns that share a scale; 0: all
@@ -39,7 +39,7 @@ FP8_CHANNEL = WeightFormat("fp8", 8, scale_bytes=4)
 MXFP4 = WeightFormat("mxfp4", 4, scale_bytes=1, scale_columns=32)
 MXFP8 = WeightFormat("fp8", 8, scale_bytes=1, scale_columns=32)
 NVFP4 = WeightFormat("nvfp4", 4, scale_bytes=1, scale_columns=16)
-METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4", "mxfp8", "modelopt", "awq", "gptq")
+METHODS = ("fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4", "mxfp8", "modelopt", "awq", "gptq", "bitsandbytes")
 
 #: A pattern in an ignore list is run against module names; one that backtracks without end must not hang the reader.
 _REGEX_LENGTH = 200
@@ -140,7 +140,41 @@ def read_quantisation(config: Fields) -> Quantisation:
         return Quantisation(_compressed_rules(section), kept)
     if method.startswith("modelopt"):
         return _modelopt(section, kept)
-    raise section.wrong("quant_method", method, f"one of {', '.join(METHODS)}")
+    if method == "bitsandbytes":
+        return Quantisation(((None, _bitsandbytes(section)),), kept)
+    if section.has(*_BITS):
+        return Quantisation(((None, _grouped_integer(section)),), kept)
+    raise section.wrong("quant_method", method, f"one of {', '.join(METHODS)}, or any with bits")
+
+
+_BITS = ("bits", "w_bit")
+
+
+def unknown_method(config: Fields) -> str | None:
+    """The name of a method that `read_quantisation` refuses; None where it reads the config."""
+    section = config.section("quantization_config")
+    if section is None or section.has("quant_algo", "quantization", *_BITS):
+        return None
+    method = section.text("quant_method")
+    return None if method in METHODS or method.startswith("modelopt") or not method else method
+
+
+def uniform(config: Fields, bits: float) -> Quantisation:
+    """Every matrix that the config does not keep 16-bit at `bits` a weight, scales included."""
+    section = config.section("quantization_config")
+    kept = ModuleNames(section, "modules_to_not_convert", "ignore") if section else None
+    name = "bf16" if bits > 12 else "fp8" if bits > 6 else "int4"  # whose kernels are nearest
+    return Quantisation(((None, WeightFormat(name, bits)),), kept)
+
+
+def _bitsandbytes(section: Fields) -> WeightFormat:
+    """4 bits with a 32-bit maximum each 64 weights, itself stored in a byte where doubly quantised; else 8 by row."""
+    if section.flag("load_in_8bit", default=False):
+        return WeightFormat("int8", 8, scale_bytes=4)
+    if not section.flag("load_in_4bit", default=False):
+        raise section.error("load_in_4bit", "missing; allowed: load_in_4bit or load_in_8bit that is true")
+    twice = section.flag("bnb_4bit_use_double_quant", default=False)
+    return WeightFormat("int4", 4, scale_bytes=1 if twice else 4, scale_columns=64)
 
 
 def _fp8(section: Fields, key: str = "weight_block_size") -> WeightFormat:
@@ -153,9 +187,10 @@ def _fp8(section: Fields, key: str = "weight_block_size") -> WeightFormat:
 
 
 def _grouped_integer(section: Fields) -> WeightFormat:
-    bits = section.integer("bits", "w_bit", default=4, low=2, high=8)
+    key = next((name for name in _BITS if section.has(name)), "bits")
+    bits = section.number_or_none(key, low=1, high=16) or 4
     group = section.integer_or_none("group_size", "q_group_size", low=-1, high=2**16)
-    return WeightFormat(f"int{bits}", bits, scale_bytes=3, scale_columns=max(group or 0, 0))
+    return WeightFormat(f"int{round(bits)}", bits, scale_bytes=3, scale_columns=max(group or 0, 0))
 
 
 #: Methods that store every matrix alike: name -> its format by the config.

@@ -12,19 +12,24 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from partitune.errors import SpecError, nearest, shortened
 from partitune.models.architecture import Architecture, Edges
+from partitune.models.class_defaults import filled_in
 from partitune.models.families import FAMILIES, plain
 from partitune.models.fields import Fields
 from partitune.models.published import BY_ALIAS, catalog_names, find_model
-from partitune.models.quantisation import read_quantisation
-from partitune.models.stack import FamilyReader
+from partitune.models.quantisation import METHODS, Quantisation, read_quantisation, uniform, unknown_method
+from partitune.models.stack import FamilyReader, Stack
 from partitune.models.vision import read_vision
 
 _WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZE_MAX = 16 * 2**20
 _CONTEXT_DEFAULT = 32_768
+#: Keys of our own beside those of a config: bytes that the checkpoint's index counts, keys that a search space states.
+INDEX_BYTES = "_safetensors_bytes"
+_STATED = "_stated"
 #: A key that starts so belongs to a mechanism that a plain transformer does not have.
 _UNCOMMON = (
     "attn_layer_",
@@ -48,6 +53,16 @@ _UNCOMMON = (
 )
 
 
+#: A key with one of these words may change what a layer holds; it must have been read, or the plain reading is a guess.
+_TELLING = frozenset({
+    "expert", "experts", "moe", "router", "head", "heads", "rank", "ranks", "lora", "residual", "res", "cross",
+    "hyper", "latent", "latents", "shared", "share", "kv", "altup", "laurel", "ngram", "engram", "indexer",
+    "index", "conv", "ssm", "memory", "recurrent", "loop", "loops", "deepstack",
+})  # fmt: skip
+#: Ends of keys that are numbers of training or of scaling, and weigh nothing.
+_HARMLESS = ("_coef", "_loss", "_multiplier", "_dropout", "_pdrop", "_factor", "_noise", "_logits", "_std", "_eps")
+
+
 def read_architecture(config: Mapping[str, object], *, name: str, source: str) -> Architecture:
     """The Architecture a config.json describes.
 
@@ -60,11 +75,14 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
         SpecError: a missing, ill-typed or absurd value, or a family nobody taught us.
     """
     outer = Fields(config, source)
-    text = _text_fields(outer)
+    text, by_class = _text_fields(outer)
     class_name = _class_name(text) or _class_name(outer)
     read = _family(text, outer, class_name)
-    quantisation = read_quantisation(text)
     stack = read(text)
+    quantisation, stored_doubts = _stored_in(text, outer, stack)
+    if read in (plain.GENERIC, plain.GENERIC_MIXTURE):
+        stack.layers(quantisation, text.integer("hidden_size"))  # some keys are read layer by layer
+        _refuse_what_is_not_plain(text, class_name)
     hidden = text.integer("hidden_size")
     layers, drafter = stack.layers(quantisation, hidden)
     vocabulary = text.integer("vocab_size")
@@ -76,6 +94,8 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
     notes = [*stack.notes, *vision.notes, *of_catalog]
     if context is None:
         notes.append(f"max_position_embeddings is missing; {_CONTEXT_DEFAULT} is assumed")
+    if by_class:
+        notes.append(f"{', '.join(by_class)}: not in the config, as transformers 5.24 has it for this class")
     if outer.has("audio_config"):
         notes.append("the audio tower is not counted")
     # Engines keep embedding and head 16-bit whatever the quantisation of the layers.
@@ -103,20 +123,79 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
         residual_block=stack.residual_block,
         handoff_base=stack.handoff_base,
         notes=tuple(notes),
+        doubts=(*stack.doubts, *stored_doubts, *_stated(outer)),
     )
 
 
-def _text_fields(outer: Fields) -> Fields:
-    """The section that describes the language model, with what only the wrapper says filled in."""
+def _text_fields(outer: Fields) -> tuple[Fields, tuple[str, ...]]:
+    """The section that describes the language model, filled in by its wrapper and its class, and what its class did."""
     inner = outer
     for _ in range(2):  # Qwen-Omni: thinker_config.text_config
         inner = next((inner.section(key) for key in _WRAPPERS if inner.has(key)), None) or inner
     filled = {
         key: outer.data[key]
-        for key in ("tie_word_embeddings", "quantization_config", "vocab_size")
+        for key in ("tie_word_embeddings", "quantization_config", "vocab_size", "weight_bits")
         if outer.has(key) and not inner.has(key)
     }
-    return Fields({**inner.data, **filled}, outer.source, inner.path)
+    whole, absent = filled_in({**inner.data, **filled})
+    return Fields(whole, outer.source, inner.path), absent
+
+
+def _refuse_what_is_not_plain(text: Fields, class_name: str) -> None:
+    """A class nobody taught us is read as a plain one only if every key that could say otherwise was read."""
+    telling = [key for key in text.unread() if _TELLING & set(key.lower().split("_")) and not key.endswith(_HARMLESS)]
+    if telling:
+        raise text.error(
+            telling[0],
+            f"{class_name[:80] or 'the class'} is not known, and its {', '.join(key[:40] for key in telling[:4])} may "
+            "change what a layer holds; allowed: a known class (config: {model_type: mixtral} in the search space), or "
+            f"config: {{{telling[0][:40]}: null}} where it changes no weight",
+        )
+
+
+def _stored_in(text: Fields, outer: Fields, stack: Stack) -> tuple[Quantisation, tuple[str, ...]]:
+    """What the weights are stored in: as stated, as the config says, or on average as the checkpoint's own index says.
+
+    Raises:
+        SpecError: a method nobody taught us, and neither `weight_bits` nor an index beside the config.
+    """
+    bits = text.number_or_none("weight_bits", low=1, high=16)
+    if bits is not None:
+        return uniform(text, bits), (f"every weight matrix is taken to have {bits:g} bits, as the search space says",)
+    method = unknown_method(text)
+    if method is None:
+        return read_quantisation(text), ()
+    total = outer.integer_or_none(INDEX_BYTES, high=2**60)
+    if total is None:
+        raise text.error(
+            "quantization_config.quant_method",
+            f"{shortened(repr(method), 60)} is not known to partitune; allowed: one of {', '.join(METHODS)}, any "
+            "method with bits, a model.safetensors.index.json with its total_size beside the config.json, or "
+            "config: {weight_bits: 4.5} in the search space",
+        )
+    hidden, table = text.integer("hidden_size"), text.integer("vocab_size") * text.integer("hidden_size")
+    tables = 2.0 * table * (1 if text.flag("tie_word_embeddings", default=stack.tied) else 2)
+    tables += 2.0 * read_vision(outer, hidden).params
+
+    def stored(width: float) -> float:
+        layers, drafter = stack.layers(uniform(text, width), hidden)
+        return tables + sum(layer.weight_bytes for layer in layers) + drafter.weight_bytes
+
+    low, high = stored(1), stored(16)
+    bits = 1 + 15 * (total - low) / (high - low)
+    if not 1 <= bits <= 16:
+        raise text.error(
+            INDEX_BYTES,
+            f"the index beside the config counts {total / 1e9:.1f} GB, and this model has {low / 1e9:.1f} GB at one "
+            f"bit and {high / 1e9:.1f} GB at 16 bits a weight; allowed: the index of this model",
+        )
+    doubt = f"{method} is not known: weight matrices are taken to have {bits:.2f} bits each, by the checkpoint's total"
+    return uniform(text, bits), (f"{doubt} of {total / 1e9:.1f} GB",)
+
+
+def _stated(outer: Fields) -> tuple[str, ...]:
+    keys = [str(key) for key in outer.sequence(_STATED) or [] if key != "weight_bits"]
+    return (f"the search space states {', '.join(keys)} of the model's config",) if keys else ()
 
 
 def _class_name(fields: Fields) -> str:
@@ -149,8 +228,12 @@ def _family(text: Fields, outer: Fields, class_name: str) -> FamilyReader:
     return plain.GENERIC
 
 
-def load_architecture(name_or_path: str | Path) -> Architecture:
+def load_architecture(name_or_path: str | Path, stated: Mapping[str, object] = MappingProxyType({})) -> Architecture:
     """An Architecture by catalog name (`kimi-k3`, `moonshotai/Kimi-K3`), config.json, or folder that holds one.
+
+    Args:
+        name_or_path: of the model.
+        stated: keys that stand instead of the config's own, sections merged key by key; null takes a key out.
 
     Raises:
         SpecError: unknown name, unreadable file, or a config that read_architecture refuses.
@@ -158,12 +241,14 @@ def load_architecture(name_or_path: str | Path) -> Architecture:
     path = _existing_config(name_or_path)
     if path is not None:
         name = path.resolve().parent.name if path.name == "config.json" else path.name.removesuffix(".json")
-        return read_architecture(_with_hf_quant(_parse(path), path), name=name, source=str(path))
+        config = _merged(_with_what_lies_beside(_parse(path), path), stated)
+        return read_architecture(config, name=name, source=str(path))
     model = find_model(str(name_or_path))
     if model is None:
         raise SpecError(_unknown(str(name_or_path)))
     source = f"partitune/models/configs/{model.file}"
-    architecture = read_architecture(_decode(model.config_text(), source), name=model.name, source=source)
+    config = _merged(_decode(model.config_text(), source), stated)
+    architecture = read_architecture(config, name=model.name, source=source)
     return replace(architecture, repository=model.repository_called(str(name_or_path)))
 
 
@@ -217,9 +302,30 @@ def _decode(text: str, source: str) -> dict[str, object]:
     return data
 
 
-def _with_hf_quant(config: dict[str, object], path: Path) -> dict[str, object]:
-    """Add ModelOpt's separate `hf_quant_config.json`, as the engines do, when config.json names no quantisation."""
-    beside = path.parent / "hf_quant_config.json"
-    if path.name != "config.json" or "quantization_config" in config or not beside.is_file():
+def _with_what_lies_beside(config: dict[str, object], path: Path) -> dict[str, object]:
+    """Add what the checkpoint's index counts, and ModelOpt's separate quantisation where the config names none.
+
+    The engines read `hf_quant_config.json` as well.
+    """
+    if path.name != "config.json":
         return config
-    return {**config, "quantization_config": _parse(beside)}
+    quantised, index = path.parent / "hf_quant_config.json", path.parent / "model.safetensors.index.json"
+    whole = {key: value for key, value in config.items() if key not in (INDEX_BYTES, _STATED)}
+    if "quantization_config" not in config and quantised.is_file():
+        whole["quantization_config"] = _parse(quantised)
+    if index.is_file():
+        metadata = Fields(_parse(index), str(index)).section("metadata")
+        total = metadata.integer_or_none("total_size", high=2**60) if metadata else None
+        whole |= {} if total is None else {INDEX_BYTES: total}
+    return whole
+
+
+def _merged(config: Mapping[str, object], stated: Mapping[str, object]) -> dict[str, object]:
+    def laid_over(under: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+        whole = dict(under)
+        for key, value in over.items():
+            below = under.get(key)
+            whole[key] = laid_over(below, value) if isinstance(value, dict) and isinstance(below, dict) else value
+        return whole
+
+    return {**laid_over(config, stated), _STATED: list(stated)} if stated else dict(config)

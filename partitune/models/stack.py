@@ -35,6 +35,7 @@ class Stack:
     residual_block: int | None = None
     handoff_base: int = 2
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()  # what makes every figure of the model uncertain
 
     def layers(self, quantisation: Quantisation, hidden: int) -> tuple[tuple[Layer, ...], WeightCounter]:
         """The layers, and what the drafter weighs without the embedding and head it shares with the model.

@@ -38,7 +38,8 @@ def resolve(space: SearchSpace) -> Problem:
         SpecError: a name, size or value that means nothing; names the file, the line and what is allowed.
     """
     with _located(space, "model"):
-        architecture = load_architecture(readable_path(space.model_path) if space.model_path else space.model)
+        model = readable_path(space.model_path) if space.model_path else space.model
+        architecture = load_architecture(model, space.config)
     with _located(space, "engine", "name"):
         chosen = engine(space.engine.name)
     with _located(space, "engine", "version"):

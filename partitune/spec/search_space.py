@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, JsonValue
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -125,6 +125,10 @@ class SearchSpace(SpecFile):
         AfterValidator(refusing(lambda text: text_fault(text.replace("\n", "\0").replace("\t", "\0")))),
         allowed("a model of the catalog such as kimi-k3, or the path of a config.json or of its folder"),
     ]
+    config: Annotated[
+        dict[str, JsonValue],
+        allowed("a mapping of keys of the model's config.json to what stands in their place, and weight_bits"),
+    ] = Field(default_factory=dict)
     cluster: Annotated[Cluster, allowed("a mapping with nodes, gpus_per_node, gpu")]
     engine: Annotated[Engine, allowed("a mapping with name, version, runner, split_rule, flags, env")] = Engine()
     parallel: Annotated[Parallel, allowed("a mapping with tp, pp, and where used dp, expert_parallel, pcp, dcp")]
@@ -177,6 +181,10 @@ class SearchSpace(SpecFile):
         plain = super().resolved()
         if self.model_path is not None:
             plain["model"] = str(self.model_path)
+        # Only where it says something, so that studies from before it are the same; null in it takes a key out.
+        plain.pop("config", None)
+        if self.config:
+            plain["config"] = dict(self.config)
         for load in plain["workload"].get("parts", [plain["workload"]]):
             if "file" in load:
                 load["file"] = str(self.absolute(load["file"]))

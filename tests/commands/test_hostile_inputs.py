@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -129,8 +129,10 @@ def test_json_files(folder: Path, kind: str, text: str, around: str) -> None:
     model.mkdir(exist_ok=True)
     file = model / "config.json"
     file.write_bytes((around + text + around).encode("utf-8", "surrogatepass"))
+    readers: dict[str, Callable[[Path], object]] = {"trace": read_trace, "schedules": Recording.read}
+    readers |= {"kv": KvRecord.read, "config": load_architecture}
     with suppress(PartituneError):
-        {"trace": read_trace, "schedules": Recording.read, "kv": KvRecord.read, "config": load_architecture}[kind](file)
+        readers[kind](file)
 
 
 @given(

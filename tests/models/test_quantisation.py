@@ -130,7 +130,10 @@ def test_separate_modelopt_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"quant_method": "magic"}, r"quantization_config\.quant_method: 'magic' given, allowed is one of fp8"),
+        (
+            {"quant_method": "magic"},
+            r"quantization_config\.quant_method: 'magic' is not known to partitune; allowed: one of fp8",
+        ),
         ({}, r"quantization_config\.quant_method"),
         ("fp8", r"config\.json: quantization_config: 'fp8' given, allowed is an object"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, r"weight_block_size: allowed is a list of two"),

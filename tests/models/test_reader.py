@@ -185,16 +185,16 @@ def test_wrappers(path: tuple[str, ...]) -> None:
         read_architecture(broken, name="x", source="c.json")
 
 
-def test_unknown_plain_class_is_read_with_a_note() -> None:
+def test_unknown_plain_class_is_read_with_a_doubt() -> None:
     unknown = {**PLAIN, "model_type": "brandnew", "architectures": ["BrandNewForCausalLM"]}
     dense = read_architecture(unknown, name="x", source="c.json")
     assert dense.params == read_architecture(PLAIN, name="x", source="c.json").params
-    assert "unknown class" in dense.notes[0]
+    assert "class is unknown" in dense.doubts[0]
     sparse = read_architecture(
         {**unknown, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}, name="x", source="c.json"
     )
     assert sparse.layers[0].kind == "full+moe"
-    assert "unknown class" in sparse.notes[0]
+    assert "class is unknown" in sparse.doubts[0]
 
 
 @pytest.mark.parametrize("extra", [{"mamba_d_state": 16}, {"kv_lora_rank": 512}, {"linear_num_key_heads": 4}])

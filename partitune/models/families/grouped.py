@@ -101,6 +101,7 @@ def dense_prefix(fields: Fields, layers: int) -> list[bool]:
     if kinds is not None:
         return [kind == "sparse" for kind in kinds]
     first = fields.integer("first_k_dense_replace", default=0, low=0, high=layers)
+    fields.asked.add("moe_layer_freq")
     if isinstance(fields.data.get("moe_layer_freq"), list):
         return [value == 1 for value in fields.per_layer("moe_layer_freq", layers, {0, 1}) or []]
     every = fields.integer("moe_layer_freq", default=1, high=layers)
@@ -142,7 +143,13 @@ def experts_and_visits(fields: Fields, *names: str) -> tuple[int, int]:
 def visits(fields: Fields, experts: int) -> int:
     """How many of `experts` routed experts a token visits."""
     return fields.integer(
-        "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_topk", high=experts
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "experts_per_token",
+        "moe_top_k",
+        "moe_topk",
+        "moe_k",
+        high=experts,
     )
 
 

@@ -44,17 +44,18 @@ class Switches:
     sinks: bool = False  # one attention sink a head
     expert_bias: bool = False  # on experts and router, and on attention unless attention_bias says otherwise (gpt-oss)
     stepped: bool = False  # experts by decoder_sparse_step and mlp_only_layers (Qwen)
+    started: bool = False  # experts by moe_layer_start_index, _end_index and _interval (ERNIE)
 
 
-def reader(switches: Switches, *notes: str) -> FamilyReader:
-    """A reader of models with these switches; `notes` are said of each."""
+def reader(switches: Switches, *doubts: str) -> FamilyReader:
+    """A reader of models with these switches; `doubts` are said of each."""
 
     def read(fields: Fields) -> Stack:
         count = fields.layers()
         shape = head_shape(fields)
         hidden = shape.hidden
         ffn = _experts(fields, switches, count, hidden) if switches.mixture else _dense(fields, hidden)
-        bias = fields.flag("attention_bias", default=switches.expert_bias)
+        bias = fields.flag("attention_bias", default=switches.expert_bias) or fields.flag("use_bias", default=False)
         norms = 2 * shape.width if fields.flag("use_qk_norm", default=switches.head_norms) else 0
         if switches.layer_norms:
             norms = (shape.heads + shape.kv_heads) * shape.width
@@ -82,7 +83,7 @@ def reader(switches: Switches, *notes: str) -> FamilyReader:
             drafted=draft_layers(fields) if switches.mixture else 0,
             tied=switches.tied,
             illegal_cuts=cuts_inside(sources),
-            notes=notes,
+            doubts=doubts,
         )
 
     return read
@@ -95,10 +96,10 @@ def _dense(fields: Fields, hidden: int) -> FfnOfLayer:
 
 
 def _experts(fields: Fields, switches: Switches, layers: int, hidden: int) -> FfnOfLayer:
-    number = experts_and_visits(fields, "num_local_experts", "n_routed_experts", "num_experts")
+    number = experts_and_visits(fields, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
     inner = fields.integer("moe_intermediate_size", "intermediate_size")
     shared = fields.integer("shared_expert_intermediate_size", "shared_intermediate_size", default=0, low=0)
-    shared += fields.integer("n_shared_experts", "num_shared_experts", default=0, low=0, high=1024) * inner
+    shared += fields.integer(*_SHARED, default=0, low=0, high=1024) * inner
     experts = ExpertShape(
         hidden,
         *number,
@@ -108,8 +109,19 @@ def _experts(fields: Fields, switches: Switches, layers: int, hidden: int) -> Ff
         shared_gate=switches.shared_gate and shared > 0,
         routing_bias=switches.routing_bias,
     )
-    routed = _stepped(fields, layers) if switches.stepped else dense_prefix(fields, layers)
+    routed = _routed(fields, switches, layers)
     return routed_or_dense(fields, experts, routed)
+
+
+def _routed(fields: Fields, switches: Switches, layers: int) -> list[bool]:
+    if switches.started:
+        first = fields.integer("moe_layer_start_index", default=0, low=0, high=layers)
+        last = fields.integer("moe_layer_end_index", default=-1, low=-1, high=layers)
+        every = fields.integer("moe_layer_interval", default=1, high=layers)
+        # transformers 5.24 `ernie4_5_moe`: (layer + 1) % interval == 0 between the two, the last one included.
+        end = layers - 1 if last < 0 else last
+        return [first <= layer <= end and (layer + 1) % every == 0 for layer in range(layers)]
+    return _stepped(fields, layers) if switches.stepped else dense_prefix(fields, layers)
 
 
 def _stepped(fields: Fields, layers: int) -> list[bool]:
@@ -118,7 +130,8 @@ def _stepped(fields: Fields, layers: int) -> list[bool]:
     return [layer not in plain and (layer + 1) % step == 0 for layer in range(layers)]
 
 
-_UNKNOWN = "unknown class: read as a plain {} shape"
+_UNKNOWN = "the model's class is unknown: it is read as a plain {} shape"
+_SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 LLAMA = reader(Switches(output_bias=True))
 QWEN2 = reader(Switches(qkv_bias=True))
 QWEN3 = reader(Switches(output_bias=True, head_norms=True))
@@ -133,3 +146,14 @@ GLM4_MOE = reader(Switches(mixture=True, routing_bias=True))
 GPT_OSS = reader(Switches(mixture=True, output_bias=True, sinks=True, expert_bias=True))
 MINIMAX_M2 = reader(Switches(mixture=True, layer_norms=True, routing_bias=True))
 GENERIC_MIXTURE = reader(Switches(mixture=True), _UNKNOWN.format("mixture of experts of the Mixtral"))
+# From here: transformers 5.24, the modelling file of each.
+GEMMA = reader(Switches(output_bias=True, tied=True))
+GLM4 = reader(Switches(norms=4))
+COHERE = reader(Switches(output_bias=True, norms=1, tied=True))
+OLMO2 = reader(Switches(output_bias=True, layer_norms=True))
+OLMOE = reader(Switches(mixture=True, output_bias=True, layer_norms=True))
+PHI_MOE = reader(Switches(mixture=True, output_bias=True))
+ERNIE_MOE = reader(Switches(mixture=True, output_bias=True, routing_bias=True, started=True, tied=True))
+DOTS1 = reader(Switches(mixture=True, output_bias=True, head_norms=True, routing_bias=True))
+GRANITE_MOE = reader(Switches(mixture=True, output_bias=True))
+HUNYUAN_MOE = reader(Switches(mixture=True, output_bias=True, head_norms=True))
