@@ -49,7 +49,11 @@ def load_search_space(name: str | Path, changes: Mapping[str, FlagValue] | None 
 
 
 def explain(
-    space: SearchSpace, partition: str | Sequence[int] | None = None, flags: Mapping[str, FlagValue] | None = None
+    space: SearchSpace,
+    partition: str | Sequence[int] | None = None,
+    flags: Mapping[str, FlagValue] | None = None,
+    *,
+    advice_seconds: float = 2.0,
 ) -> Explained:
     """Simulate one candidate and take it apart, stage by stage.
 
@@ -57,9 +61,11 @@ def explain(
         space: what is served where, under which load.
         partition: layers per stage, such as `[11, 11, 12]` or `"11,11,12"`; None: the engine's own split.
         flags: engine flags over those of the space.
+        advice_seconds: CPU seconds for trying changes that gain; 0: none is tried.
 
     Returns:
-        Its stages, memory, what limits it and how far it is from the limit; `result.outcome` says whether it can run.
+        Its stages, memory, what limits it, how far it is from the limit, and what gains, as it was tried;
+        `result.outcome` says whether it can run.
 
     Raises:
         SpecError: a flag or partition that the engine does not take.
@@ -67,9 +73,11 @@ def explain(
     from partitune.analysis.explanation import candidate_of
     from partitune.analysis.explanation import explain as explained
     from partitune.planning.resolve import resolve
+    from partitune.spec.commands import words_of
 
     problem = resolve(space)
-    return explained(problem, candidate_of(problem, partition, dict(flags or {})), limits=True)
+    candidate = candidate_of(problem, partition, dict(flags or {}))
+    return explained(problem, candidate, limits=True, advice_s=advice_seconds, words=words_of(space))
 
 
 def solve(space: SearchSpace, flags: Mapping[str, FlagValue] | None = None) -> Solved:

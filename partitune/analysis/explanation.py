@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from partitune.analysis.advice import Advice, advised
 from partitune.analysis.limits import Distance, PartDistances, distances
 from partitune.candidate import Candidate, FlagValue, Result, StageReport
 from partitune.costs.cost_model import StageSeconds, decode, prefill
@@ -50,6 +51,7 @@ class Explained:
     balance: Mapping[str, float]  # batch name -> slowest stage over mean stage
     sources: Mapping[str, tuple[StageSeconds, ...]]  # batch name -> what every stage's time rests on
     distance: Distance | PartDistances | None = None  # to the limit; None where it cannot run or was not asked
+    advice: Advice | None = None  # None: not asked
 
     @property
     def candidate(self) -> Candidate:
@@ -88,6 +90,8 @@ class Explained:
             "limiting_reason": self.result.reason if measured is None else measured.limiting_reason,
             "balance": dict(self.balance),
             "distance": None if self.distance is None else self.distance.to_json(),
+            "advice": None if self.advice is None else [change.to_json() for change in self.advice.changes],
+            "advice_tried": None if self.advice is None else self.advice.counts,
             "cost_source": self.resolved.problem.costs.source,
             "notes": list(self.notes),
             "simulated": True,
@@ -140,12 +144,27 @@ def candidate_of(
     return replace(wanted, partition=parse_partition(partition, stages=problem.stages, layers=problem.layers))
 
 
-def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> Explained:
-    """Simulate `candidate` and collect what a person needs to act on it; its distance to the limit with `limits`.
+def explain(
+    problem: Problem,
+    candidate: Candidate,
+    *,
+    limits: bool = False,
+    advice_s: float = 0.0,
+    words: Sequence[str] | None = None,
+) -> Explained:
+    """Simulate `candidate` and collect what a person needs to act on it.
+
+    Args:
+        problem: the search space, on its own layout.
+        candidate: what is to be explained.
+        limits: its distance to the limit as well.
+        advice_s: CPU seconds that trying changes may take; 0: nothing is tried.
+        words: that name the search space on the command line, for the commands of the advice; None: the problem's name.
 
     Raises:
         SpecError: the engine refuses the combination of flags and runner.
     """
+    advice = advised(problem, candidate, advice_s, words) if advice_s else None
     resolved = ResolvedCandidate(problem, candidate)
     problem, flow = resolved.problem, resolved.flow
     costs = problem.costs.stage_costs(candidate.partition)
@@ -163,6 +182,7 @@ def explain(problem: Problem, candidate: Candidate, *, limits: bool = False) -> 
         balance={name: max(stages) * len(stages) / sum(stages) for name, stages in seconds.items()},
         sources={name: costs.sources(batch) for name, batch in BALANCES.items()},
         distance=distances(problem, candidate) if limits and result.measurement is not None else None,
+        advice=advice,
     )
 
 
@@ -203,8 +223,8 @@ def _is_a_pipeline_needed(problem: Problem, settings: MemorySettings) -> Iterato
         if load.concurrency is not None and load.concurrency < layout.pp:
             of_part = f"load {load.name}: " if load.name else ""
             yield (
-                f"{of_part}{load.concurrency} requests at once are fewer than {layout.pp} stages: some always wait, "
-                "and a pipeline cannot help; partitune layouts compares it with others"
+                f"{of_part}{load.concurrency} requests at once are fewer than {layout.pp} stages, so some always wait; "
+                "partitune layouts compares other layouts"
             )
     try:
         alone = problem.placed(replace(layout, pp=1, dp=1, expert_ranks=1))

@@ -1,8 +1,10 @@
-"""How far a deployment is from what its GPUs could do, and which flag brings it nearer.
+"""How far a deployment is from what its GPUs could do for its load, and where the rest goes.
 
 Decision: one product that multiplies out exactly, so that no loss is counted twice or forgotten. The simulated time of
 the load is divided step by step by what would be left if one thing after the other cost nothing:
 
+    cohorts    the batches of this run, against the fewest steps the load could be served in: weights are read for more
+               requests at once. The limit is that of the load, the same for every flag and partition
     roofline   the kernels, against the data-sheet peaks of the GPUs: slowest stage if layers could be cut anywhere
     whole      layers cannot be cut: the best partition there is, against that
     avoidable  the slowest stage, against that of the best partition
@@ -12,8 +14,9 @@ the load is divided step by step by what would be left if one thing after the ot
 
 A stage's work is all that keeps it from the next batch: computing, receiving, sending. Sources: operational analysis of
 a closed pipeline, X <= min(m / sum(t), 1 / max(t)) with m batches in flight (Denning and Buzen 1978); layers as a chain
-on chains (Pinar and Aykanat 2004). Whether a better partition would help is not concluded from the factors but
-simulated, because with few or uneven batches most of a balance gain never arrives; the factors then say why.
+on chains (Pinar and Aykanat 2004). Factors say where time goes and advise nothing: what to change is tried (`advice`),
+the partition here, because with few or uneven batches most of a balance gain never arrives. What the KV cache holds
+does not count: it depends on the partition, and the limit must not.
 """
 
 from __future__ import annotations
@@ -31,7 +34,6 @@ from partitune.analysis.figures import percent
 from partitune.candidate import Candidate
 from partitune.costs.cost_model import Floats
 from partitune.costs.roofline import RooflineCosts
-from partitune.engines.scheduling import Flow
 from partitune.errors import InfeasibleSpace, RunError
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.partition import Partition
@@ -42,10 +44,9 @@ from partitune.planning.solver import along, minimise_bottleneck, minimise_sum
 from partitune.planning.stage_times import StageTimes, Work
 from partitune.planning.throughput import throughput_bound
 
-#: Share of a run over which arrivals have to last for them to decide its length.
-_MOSTLY = 0.8
 #: In the words of a person; the order is that of the product.
 FACTORS = {
+    "cohorts": "small batches",
     "roofline": "kernels at their roofline",
     "whole": "whole layers",
     "avoidable": "balance",
@@ -58,36 +59,37 @@ FACTORS = {
 class Distance:
     """The factors of one candidate: each 1 where nothing is lost."""
 
-    limit_output_tok_s: float  # output tokens a second of the same batches with every factor at 1
+    limit_output_tok_s: float  # output tokens a second with every factor at 1: of the load, whatever the flags
     reached_output_tok_s: float  # simulated
     factors: Mapping[str, float]  # names of FACTORS; their product is reached / limit
     largest: str  # the factor with the most to win
-    advice: str  # which flag moves it
+    why: str  # what it is made of here
     fill_ceiling: float  # what `fill` could be at most while all decode, with so few groups in flight
     batches_in_flight: int  # groups of requests that decode apart from one another
     knee: float  # batches in flight from which on the slowest stage decides: sum of the stages over the slowest
     step_variation: float  # standard deviation of the slowest stage's steps over their mean
     best_partition: tuple[int, ...]  # this one, or one planned for the batches of this run that is worth a change
-    partition_gain: float  # most output throughput of those planned over this one's, simulated
-    partition: str  # whether and why a partition can matter
+    partition_gain: float  # most output throughput of those tried over this one's, simulated
+    partition: str  # what trying partitions showed
 
     def to_json(self) -> dict[str, Any]:
         """The object under `distance` of `explain --json`. Keys may be added, never changed."""
-        return asdict(self)
+        return {**asdict(self), "advice": self.why}
 
     def lines(self) -> tuple[str, ...]:
         """The same for a person."""
         shares = {name: percent(value, ".3g") for name, value in self.factors.items()}
         balance = percent(self.factors["whole"] * self.factors["avoidable"], ".3g")
         product = (
+            f"cohorts {shares['cohorts']} × "
             f"roofline {shares['roofline']} × balance {balance} (whole layers {shares['whole']}, avoidable "
             f"{shares['avoidable']}) × fill {shares['fill']} × host {shares['host']}"
         )
         speeds = f"{self.reached_output_tok_s:,.0f} of {self.limit_output_tok_s:,.0f} output tok/s"
         share = percent(self.reached_output_tok_s / self.limit_output_tok_s, ".2g")
         return (
-            f"distance to the limit of these batches, simulated: {speeds} ({share}) = {product}",
-            f"most to win: {FACTORS[self.largest]}; {self.advice}",
+            f"distance to the limit of this load, simulated: {speeds} ({share}) = {product}",
+            f"most is lost to: {FACTORS[self.largest]}; {self.why}",
             f"partition: {self.partition}",
         )
 
@@ -133,15 +135,18 @@ def distance(problem: Problem, candidate: Candidate) -> Distance:
     slowest_s = float(stage_s.max())
     options, least_s = _better_partitions(problem, candidate, tensor)
     fluid_s, computing_s = times.fluid_bound_s(work), times.fluid_bound_s(work, launches=False)
-    peak_s = StageTimes(_at_data_sheet(problem)).fluid_bound_s(work, launches=False)
+    at_peaks = StageTimes(_at_data_sheet(problem))
+    peak_s = at_peaks.fluid_bound_s(work, launches=False)
     # Data ranks count as alike: one is simulated, and throughputs are scaled by its share of the requests.
     rank_load = problem.rank_load
+    load_s = min(at_peaks.fluid_bound_s(way, launches=False) for way in rank_load.densest_batches())
     output = rank_load.output_tokens * len(problem.load.requests) / len(rank_load.requests)
     duration_s = output / reached
-    flow = resolved.flow
-    in_flight = problem.rank_load.cohorts(flow)
-    most, best_partition = _best_simulated(driver, candidate, reached, options)
+    in_flight = rank_load.cohorts(resolved.flow)
+    tried = _simulated(driver, candidate, reached, options)
+    most, best_partition = max(tried)
     factors = {
+        "cohorts": load_s / peak_s,
         "roofline": peak_s / computing_s,
         "whole": fluid_s / min(least_s, slowest_s),
         "avoidable": min(least_s / slowest_s, 1.0),
@@ -149,31 +154,31 @@ def distance(problem: Problem, candidate: Candidate) -> Distance:
         "host": free.duration_s / duration_s * computing_s / fluid_s,
     }
     untold = Distance(
-        limit_output_tok_s=output / peak_s,
+        limit_output_tok_s=output / load_s,
         reached_output_tok_s=reached,
         factors=factors,
         largest=min(factors, key=factors.__getitem__),
-        advice="",
+        why="",
         fill_ceiling=throughput_bound(stage_s.tolist(), in_flight) * slowest_s,
         batches_in_flight=in_flight,
         knee=float(stage_s.sum() / slowest_s),
         step_variation=_variation(problem, candidate, work, int(stage_s.argmax())),
-        best_partition=best_partition,
+        best_partition=best_partition if most > (1 + INDIFFERENCE_ZONE) * reached else candidate.partition,
         partition_gain=most / reached - 1,
         partition="",
     )
-    # Requests that are sent over nearly the whole time that serving them takes decide its length.
-    last_s = problem.load.requests[-1].arrival_s
-    note = _partition_note(untold, problem.load.concurrency is None and last_s > _MOSTLY * duration_s)
-    return replace(untold, partition=note, advice=_advice(flow, untold, problem.stages))
+    alike = len({gpu.name for gpu in problem.placement.gpus}) == 1
+    rows = free.decode_tokens / free.decode_steps if free.decode_steps else 0.0
+    note = _partition_note(untold, [speed for speed, _ in tried], alike=alike)
+    return replace(untold, partition=note, why=_why(untold, rows, problem))
 
 
 def _better_partitions(
     problem: Problem, candidate: Candidate, tensor: Floats
 ) -> tuple[tuple[tuple[int, ...], ...], float]:
-    """What might serve exactly these batches better, and the least seconds of a slowest stage.
+    """What might serve exactly these batches better or differently, and the least seconds of a slowest stage.
 
-    The least sum is worth trying where stages are unequal; else no cut changes it.
+    The least sum is tried where stages are unequal; else no cut changes it.
     """
     planner = Planner(problem, stage_bounds(problem.stages, problem.layers), ())
     try:
@@ -181,8 +186,10 @@ def _better_partitions(
         even, shortest = minimise_bottleneck(allowed), minimise_sum(allowed)
     except InfeasibleSpace:  # it runs, but no partition fits by the planner's rules
         return (), math.inf
-    options = [even] if shortest.total_s > (1 - INDIFFERENCE_ZONE) * even.total_s else [even, shortest]
-    return tuple(option.partition for option in options), even.bottleneck_s
+    options = [even.partition, problem.default_partition]
+    if shortest.total_s <= (1 - INDIFFERENCE_ZONE) * even.total_s:
+        options.append(shortest.partition)
+    return tuple(dict.fromkeys(options)), even.bottleneck_s
 
 
 def _at_data_sheet(problem: Problem) -> Problem:
@@ -201,58 +208,59 @@ def _variation(problem: Problem, candidate: Candidate, work: Work, slowest: int)
     return math.sqrt(float(np.average((steps - mean) ** 2, weights=counts))) / mean
 
 
-def _best_simulated(
+def _simulated(
     driver: SimulatorDriver, candidate: Candidate, reached: float, options: Sequence[tuple[int, ...]]
-) -> tuple[float, tuple[int, ...]]:
-    """Most output tokens a second of `candidate` with one of these partitions, and the one worth changing to."""
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Output tokens a second of `candidate` as it is and with each of the other partitions that runs."""
     speeds = [(reached, candidate.partition)]
     for partition in options:
         if partition != candidate.partition:
             with suppress(RunError):
                 metrics = driver.measure(replace(candidate, partition=partition)).metrics
                 speeds.append((metrics["output_throughput_tok_s"], partition))
-    most, partition = max(speeds)
-    return most, partition if most > (1 + INDIFFERENCE_ZONE) * reached else candidate.partition
+    return speeds
 
 
-def _partition_note(distance: Distance, arrivals_decide: bool) -> str:
-    slower = 1 / distance.factors["avoidable"] - 1
-    if distance.partition_gain >= INDIFFERENCE_ZONE:
+def _partition_note(distance: Distance, speeds: Sequence[float], *, alike: bool) -> str:
+    """What trying showed. Why partitions make no difference is said where they made none, on equal GPUs."""
+    slower = percent(1 / distance.factors["avoidable"] - 1)
+    others = len(speeds) - 1
+    if distance.partition_gain > INDIFFERENCE_ZONE:
         return (
             f"{Partition(distance.best_partition).text} gains {percent(distance.partition_gain)} output throughput "
-            f"(simulated); the slowest stage takes {percent(slower)} longer than the best partition's"
+            f"(simulated); the slowest stage takes {slower} longer than the best partition's"
         )
-    if arrivals_decide:
-        return "cannot matter for throughput: requests arrive more slowly than they are served, so arrivals decide"
-    if distance.batches_in_flight == 1:
-        return (
-            "cannot matter: all requests decode as one group, which is on one stage at a time, so the sum of the "
-            "stages counts and not the slowest"
-        )
-    if distance.batches_in_flight <= distance.knee:
-        return (
-            f"cannot matter: {distance.batches_in_flight} groups of requests are in flight, and up to "
-            f"{distance.knee:.1f} (sum of the stages over the slowest) the sum of the stages counts and not the slowest"
-        )
-    if slower < INDIFFERENCE_ZONE:
-        return f"nothing to do: the slowest stage takes {percent(slower)} longer than the best partition's"
-    return (
-        f"hardly matters: the slowest stage takes {percent(slower)} longer than the best partition's, but steps of "
-        f"unequal length (they vary by {percent(distance.step_variation, '.0f')}) leave "
-        f"{percent(distance.partition_gain)} of that; make the steps even first"
-    )
+    balance = f"the slowest stage takes {slower} longer than the best partition's"
+    if not others:
+        return f"no other one to try; {balance}"
+    count = f"{others} other{'s' * (others > 1)} tried"
+    tried = f"{count}, none gains more than {percent(INDIFFERENCE_ZONE, 'g')} output throughput"
+    if alike and max(speeds) <= (1 + INDIFFERENCE_ZONE) * min(speeds) and distance.batches_in_flight <= distance.knee:
+        groups = "all requests decode as one group, which is on one stage at a time"
+        if distance.batches_in_flight > 1:
+            groups = f"{distance.batches_in_flight} groups of requests are in flight, fewer than {distance.knee:.1f}"
+        return f"{tried}, nor loses as much: {groups}, so the sum of the stages counts and not the slowest"
+    return f"{tried}; {balance}"
 
 
-def _advice(flow: Flow, distance: Distance, stages: int) -> str:
+def _why(distance: Distance, rows: float, problem: Problem) -> str:
+    """What the largest loss is made of, in figures of this run."""
+    groups, stages = distance.batches_in_flight, problem.stages
+    count, outstanding = len(problem.rank_load.requests), problem.rank_load.concurrency
     match distance.largest:
+        case "cohorts":
+            together = min(count, outstanding or count)
+            return f"a decode step holds {rows:.3g} requests on average, and {together} are outstanding"
         case "avoidable":
-            return f"move layers: {Partition(distance.best_partition).text}"
+            return f"the slowest stage takes {percent(1 / distance.factors['avoidable'] - 1)} longer than need be"
         case "whole":
-            return f"a layer is too coarse for {stages} stages: fewer stages of more GPUs each"
-        case "fill" if distance.batches_in_flight >= stages:
-            return "enough groups are in flight: steps of unequal length, or a short run that fills and drains once"
+            return f"{problem.layers} layers cannot be shared out more evenly over {stages} stages"
+        case "fill" if groups < stages:
+            most = percent(distance.fill_ceiling, ".0f")
+            return f"{most} is all that {groups} of {stages} groups in flight can give"
         case "fill":
-            most = f"{percent(distance.fill_ceiling, '.0f')} is all that {distance.batches_in_flight} of {stages}"
-            return f"{most} groups in flight can give; {flow.levers['fill']}"
-        case factor:
-            return flow.levers[factor]
+            return f"{groups} groups on {stages} stages; steps vary by {percent(distance.step_variation, '.0f')}"
+        case "roofline":
+            return f"they take {1 / distance.factors['roofline']:.2g} times what the data sheets' peaks allow"
+        case _:
+            return f"{percent(1 - distance.factors['host'])} of the run is scheduling and launching"

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partitune.commands.command import Command, add_json_argument, add_mode_argument, answer, tell
-from partitune.commands.space_arguments import add_partition_argument, add_space_arguments, space_of
+from partitune.commands.space_arguments import (
+    add_advice_arguments,
+    add_partition_argument,
+    add_space_arguments,
+    space_of,
+    words_of,
+)
 from partitune.errors import SpecError
 
 if TYPE_CHECKING:  # for annotations only: it costs a good part of a second
@@ -20,6 +26,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", metavar="NAME", help="of a mix, under this load alone (needed for --trace)")
     parser.add_argument("--trace", metavar="FILE", help="write the simulated pipeline as a Chrome trace, for Perfetto")
     add_mode_argument(parser, "that trace")
+    add_advice_arguments(parser)
     add_json_argument(parser)
 
 
@@ -34,7 +41,8 @@ def _explain(arguments: argparse.Namespace) -> int:
     tell(*SimulatorDriver(problem).prepare())
     default = candidate_of(problem, None, {})
     wanted = candidate_of(problem, arguments.partition, arguments.flags)
-    explained = explain(problem, wanted, limits=True)
+    words = words_of(arguments)
+    explained = explain(problem, wanted, limits=True, advice_s=arguments.advice_seconds, words=words)
     beside = explain(problem, default) if wanted != default else None
     runs = explained.result.measurement is not None
     if arguments.trace is not None and runs:

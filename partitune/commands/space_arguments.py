@@ -7,6 +7,7 @@ launched and submitted by changing the command alone.
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, Any
 
 from partitune.errors import SpecError
@@ -48,6 +49,39 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
 def add_partition_argument(parser: argparse.ArgumentParser) -> None:
     """Which partition of it is meant."""
     parser.add_argument("--partition", metavar="V", help="layers per stage, such as 11,11,12 (default: the engine's)")
+
+
+def add_advice_arguments(parser: argparse.ArgumentParser) -> None:
+    """How long changes are tried, in `arguments.advice_seconds`."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--advice-seconds", type=_seconds, default=2.0, metavar="S",
+        help="CPU seconds for trying changes of flags and partition (default: 2); what gains is printed",
+    )  # fmt: skip
+    group.add_argument(
+        "--no-advice", action="store_const", const=0.0, dest="advice_seconds", help="try no changes"
+    )  # fmt: skip
+
+
+def _seconds(text: str) -> float:
+    value = float(text) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) else 0.0
+    if not value:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: seconds above 0, such as 10 or 0.5")
+    return value
+
+
+def words_of(arguments: argparse.Namespace) -> list[str]:
+    """What names the search space of `arguments`, as it was written; after `space_of`, which tells flags from keys."""
+    words = [] if arguments.space is None else [arguments.space]
+    for name in _NO_YAML:
+        if (value := getattr(arguments, name)) is not None:
+            words += ["--" + name.replace("_", "-"), str(value)]
+    for text in arguments.set:
+        if text.partition("=")[0] not in arguments.flags:
+            words += ["--set", text]
+    if getattr(arguments, "part", None) is not None:
+        words += ["--part", arguments.part]
+    return words
 
 
 def add_ray_address_argument(parser: argparse.ArgumentParser) -> None:

@@ -6,10 +6,12 @@ the caller turns into bytes of a stage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+from partitune.candidate import FlagValue
 from partitune.costs.cost_model import StageCosts
 from partitune.costs.measured.operations import MeasuredEngine
 from partitune.engines.deployment import Deployment
@@ -31,8 +33,6 @@ class Flow:
     cohort_requests: int  # most requests of one group
     notes: tuple[str, ...] = ()  # what the engine does silently, and what was assumed
     meaning: str = ""  # what the name means for a pipeline, in one sentence
-    #: What brings the kernels (`roofline`), the pipeline (`fill`) and the CPU (`host`) nearer to their limit.
-    levers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,14 @@ class Simulation:
     overheads: Overheads | None = None  # None: the engine's own
 
 
+class OtherStart(NamedTuple):
+    """A start that people run, under which the same flags make another pipeline."""
+
+    version: str
+    runner: str
+    text: str  # what a person calls it: `vLLM 0.33.0 (async-v2)`
+
+
 class Scheduling(Protocol):
     """How one engine runs a load. What has a body here holds where an engine says nothing else."""
 
@@ -60,6 +68,20 @@ class Scheduling(Protocol):
         """The routed-expert kernel it picks where that is not the usual one (`costs.blocks`); None: the usual one."""
         return None
 
+    def levers(self, deployment: Deployment, requests: int, prompt_tokens: int) -> Mapping[str, Sequence[FlagValue]]:
+        """The flags that change how a load is put into batches: name -> values to try in its place, best guess first.
+
+        Args:
+            deployment: the start as it is; its own values are left out.
+            requests: that one data rank is sent at once.
+            prompt_tokens: of one of them, on average.
+        """
+        return {}
+
+    def other_starts(self, deployment: Deployment) -> Sequence[OtherStart]:
+        """One start of each other way to pipeline that people run with such flags; empty where there is one way."""
+        return ()
+
     def run(self, simulation: Simulation) -> Run:
         """Run what one data rank gets, in virtual time.
 
@@ -68,3 +90,10 @@ class Scheduling(Protocol):
             Refused: a flag or a request whose effect is not simulated.
             OutOfMemory: a request does not fit; `excess` is in KV blocks.
         """
+
+
+def near_powers(aim: int, low: int, high: int, own: int, most: int = 7) -> Sequence[int]:
+    """`aim` and the powers of two around it within `low` and `high`, nearest first, without `own`."""
+    powers = [1 << exponent for exponent in range(high.bit_length()) if low <= 1 << exponent <= high]
+    around = sorted(powers, key=lambda power: abs(math.log(power / max(aim, 1))))[:most]
+    return [value for value in dict.fromkeys((min(max(aim, low), high), *around)) if value != own]

@@ -149,10 +149,10 @@ def _stage_reports(resolved: ResolvedCandidate, runs: Sequence[Run], kv_cache: K
 def limit_of(runs: Sequence[Run], stages: Sequence[StageReport], kv_cache: KvCache) -> tuple[int, str]:
     """The stage that limits the runs, and why in one sentence."""
     if preemptions := sum(run.preemptions for run in runs):
-        stage = kv_cache.limiting_stage
+        stage, stranded = kv_cache.limiting_stage, max(kv_cache.stranded_bytes)
         return stage, (
             f"KV memory: stage {stage} holds {kv_cache.stage_blocks[stage]} blocks and {preemptions} requests were "
-            "preempted; layers moved off this stage give every stage more blocks"
+            f"preempted; other stages leave up to {stranded / GIB:.1f} GiB a GPU unused"
         )
     slowest = max(stages, key=lambda stage: stage.compute_s)
     mean_s = sum(stage.compute_s for stage in stages) / len(stages)
@@ -161,7 +161,6 @@ def limit_of(runs: Sequence[Run], stages: Sequence[StageReport], kv_cache: KvCac
         in_flight = sum(run.in_pipeline_s for run in runs) / sum(run.makespan_s for run in runs)
         return slowest.stage, (
             f"{share}, but is busy only {100 * slowest.busy_fraction:.0f} % of the time: on average "
-            f"{in_flight:.1f} batches are in flight over {len(stages)} stages, so filling the pipe "
-            "matters more than the partition"
+            f"{in_flight:.1f} batches are in flight over {len(stages)} stages"
         )
     return slowest.stage, share

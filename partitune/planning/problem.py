@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from partitune.candidate import FlagValue
+from partitune.candidate import FlagValue, Objective
 from partitune.costs.cost_model import CostModel
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.deployment import Deployment
@@ -45,6 +45,8 @@ class Problem:
     gpu_hour_price_usd: float | None  # of one GPU; None where the search space says nothing, as below
     gpu_power_w: float | None
     limits: Mapping[str, float]  # service-level objectives: metric -> worst value accepted
+    objectives: tuple[Objective, ...]  # what is to become better, the first one above all
+    zone: float  # relative difference below which two figures count as equal
     costs: CostModel
     cluster: Machines
     #: The same on other layouts, as far as they were asked for.
@@ -63,6 +65,10 @@ class Problem:
             costs = roofline_costs(self.architecture, placement, self.engine)
             self._on_layout[name] = replace(self, placement=placement, costs=costs)
         return self._on_layout[name]
+
+    def under(self, version: str, runner: str) -> Problem:
+        """The same problem served by another release of the engine, and another model runner."""
+        return replace(self, version=version, runner=runner)
 
     def placed(self, layout: Layout) -> Placement:
         """Where `layout` puts the stages on the cluster.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from partitune.candidate import LAYOUT
+from partitune.candidate import LAYOUT, Objective
 from partitune.engines.engine import Engine
 from partitune.engines.registry import engine
 from partitune.errors import SpecError
@@ -69,6 +69,8 @@ def resolve(space: SearchSpace) -> Problem:
         gpu_hour_price_usd=space.cluster.gpu_hour_price_usd,
         gpu_power_w=space.cluster.gpu_power_w,
         limits=dict(space.slo),
+        objectives=tuple(Objective(objective.metric, objective.better) for objective in space.objectives),
+        zone=space.indifference_zone,
         costs=roofline_costs(architecture, placement, chosen),
         cluster=cluster,
     )

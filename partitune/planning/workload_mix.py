@@ -16,7 +16,7 @@ what the engine puts into one batch at most (facts of the schedulers, see engine
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from partitune.costs.cost_model import Batch
@@ -77,6 +77,32 @@ class Load:
         decode = Batch(decode_tokens=together, decode_context=context, sampled=together)
         return (prefill, prefill_steps), (decode, count * (output - 1) / together)
 
+    def densest_batches(self) -> tuple[tuple[tuple[Batch, float], ...], ...]:
+        """The fewest steps this load of one data rank could be served in, whatever the engine: what a limit rests on.
+
+        All requests that are outstanding share every decode step, so that weights are read for as many as there are.
+        Their prompts pass in one step, or are spread over the decode steps; which takes less time the costs decide.
+
+        Returns:
+            Both ways, each as batches and how often they come; one where every request makes one token.
+        """
+        requests, count = self.requests, len(self.requests)
+        together = min(count, self.concurrency or count)
+        prompts, pairs = sum(r.prompt_tokens for r in requests), sum(_pairs(r.prompt_tokens) for r in requests)
+        waves = count / together
+        tokens = max(1, round(prompts / waves))
+        prefill = Batch(prefill_tokens=tokens, prefill_pairs=pairs * tokens / prompts, sampled=together)
+        decoded = self.output_tokens - count
+        if not decoded:
+            return (((prefill, prompts / tokens),),)
+        context = sum((r.output_tokens - 1) * r.prompt_tokens + _pairs(r.output_tokens - 1) for r in requests)
+        steps, mean = decoded / together, round(context * together / decoded)
+        decode = Batch(decode_tokens=together, decode_context=mean, sampled=together)
+        spread = round(prompts / steps)
+        both = replace(decode, prefill_tokens=spread, prefill_pairs=pairs / steps)
+        apart = ((prefill, prompts / tokens), (decode, steps))
+        return (apart, ((both, steps),)) if spread else (apart,)
+
     def cohorts(self, flow: Flow) -> int:
         """Groups of requests that decode apart from one another: batches in flight. As for `typical_batches`."""
         outstanding, chunk = self._first_steps(flow)
@@ -88,6 +114,11 @@ class Load:
         outstanding = min(count, flow.max_requests, self.concurrency or count)
         together = min(outstanding, flow.cohort_requests)
         return outstanding, max(1, round(min(flow.step_tokens, together * self.mean_prompt_tokens)))
+
+
+def _pairs(tokens: int) -> float:
+    """Tokens that so many new ones look back on, themselves included."""
+    return tokens * (tokens + 1) / 2
 
 
 @dataclass(frozen=True, slots=True)

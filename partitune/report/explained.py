@@ -45,6 +45,7 @@ def print_explained(console: Output, explained: Explained, default: Explained | 
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in explained.balance.items())
     console.say(f"slowest stage over mean stage: {shown}")
     console.say(*(() if explained.distance is None else explained.distance.lines()))
+    console.say(*(() if explained.advice is None else explained.advice.lines()))
     if default is not None:
         _print_against_default(console, explained, default)
     whole, loads = by_load({} if measured is None else measured.metrics)

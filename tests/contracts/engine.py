@@ -166,7 +166,24 @@ class EngineContract:
             flow = self.engine.flow(self.deployment(layout))
             assert flow.name
             assert min(flow.cohorts, flow.step_tokens, flow.max_requests, flow.cohort_requests) >= 1
-            assert {"fill", "host"} <= set(flow.levers)
+
+    def test_levers_are_flags_with_values_that_the_start_does_not_have(self) -> None:
+        start = self.deployment()
+        own, levers = self.engine.effective_flags(start), self.engine.levers(start, 16, 256)
+        assert levers
+        for name, values in levers.items():
+            assert values
+            assert own.get(name) not in values
+            unknown = [
+                rule for rule in self.engine.check(replace(start, flags={name: values[0]})) if rule.rule in FLAG_RULES
+            ]
+            assert not unknown
+
+    def test_other_starts_pipeline_in_another_way(self) -> None:
+        start = self.deployment()
+        for other in self.engine.other_starts(start):
+            moved = replace(start, version=other.version, runner=other.runner)
+            assert self.engine.flow(moved).name != self.engine.flow(start).name
 
     def test_a_load_runs_and_no_token_is_lost(self) -> None:
         run = self.run()

@@ -213,7 +213,7 @@ def test_every_part_has_a_distance_to_a_limit_of_its_own() -> None:
     assert isinstance(found, PartDistances)
     assert found.parts == {part.load.name: distance(part, candidate) for part in posed.parts}
     assert isinstance(distances(posed.part("chat"), candidate), Distance)
-    assert any(line.startswith("load long: most to win: ") for line in found.lines())
+    assert any(line.startswith("load long: most is lost to: ") for line in found.lines())
     assert list(found.to_json()["parts"]) == ["chat", "long"]
 
 

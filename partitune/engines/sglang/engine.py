@@ -19,6 +19,7 @@ from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.sglang.defaults import FEWEST_ROWS, capture_sizes, default_flags, effective_flags
 from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache
 from partitune.engines.sglang.launch import SglangLaunch
+from partitune.engines.sglang.levers import levers
 from partitune.engines.sglang.logs import SglangReadout
 from partitune.engines.sglang.models import MEASURED, expert_kernel, replicated_embeddings
 from partitune.engines.sglang.parallel_rules import has_experts, resolved_layout
@@ -32,13 +33,6 @@ from partitune.hardware.parallelism import RankOrder
 from partitune.models.architecture import Architecture
 from partitune.simulation.run import Run
 
-#: What moves the distance to the limit.
-_LEVERS = {
-    "roofline": "more requests in a slot (pp_max_micro_batch_size, max_running_requests), so that weights are read for "
-    "more of them",
-    "fill": "a smaller pp_max_micro_batch_size spreads the requests over more slots; pp_async_batch_depth adds slots",
-    "host": "larger steps (chunked_prefill_size, pp_max_micro_batch_size); pp_async_batch_depth prepares them ahead",
-}
 #: Key of a search space -> the flags and variables that follow from it; SGLang takes two spellings of a size.
 _WRITTEN = {
     "seeds, knobs.partition or --partition": ("SGLANG_PP_LAYER_PARTITION",),
@@ -70,6 +64,7 @@ class Sglang(Engine):
     check = staticmethod(check_sglang)
     kv_cache, kv_blocks = staticmethod(kv_cache), staticmethod(kv_blocks)
     expert_kernel = staticmethod(expert_kernel)
+    levers = staticmethod(levers)
     recordings = MappingProxyType({"schedules": Recording})
     launch = SglangLaunch()
     readout = SglangReadout()
@@ -95,7 +90,6 @@ class Sglang(Engine):
             cohort_requests=whole_number(flags, "pp_max_micro_batch_size", max(running // stages, 1)),
             notes=self.notes(deployment.version),
             meaning="a request stays in one slot for life, and slots take turns on the stages",
-            levers=_LEVERS,
         )
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:

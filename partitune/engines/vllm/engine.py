@@ -24,6 +24,7 @@ from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, kv_cache, range_blocks
 from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
+from partitune.engines.vllm.levers import levers, other_starts
 from partitune.engines.vllm.logs import VllmReadout
 from partitune.engines.vllm.models import MEASURED, replicated_embeddings
 from partitune.engines.vllm.parallel_rules import resolved_layout
@@ -36,19 +37,6 @@ from partitune.simulation.run import Run
 
 #: Drafting methods whose last stage keeps the target's embedding (0.32 `model_executor/models/utils.py`).
 _DRAFTS_FROM_EMBEDDING = frozenset({"eagle", "eagle3", "dflash", "dspark"})
-
-
-#: What moves the distance to the limit. In async-v1 everything decodes as one batch, whatever its size.
-_LEVERS = {
-    "roofline": "more requests at once (max_num_seqs, concurrency), so that weights are read for more of them",
-    "fill": "a smaller max_num_batched_tokens cuts a burst into more groups, which are on different stages at a time",
-    "host": "larger steps (max_num_batched_tokens, max_num_seqs); async_scheduling=true prepares them ahead",
-}
-_LEVERS_ASYNC_V1 = {
-    "fill": "async_scheduling=false, or a version from 0.31 on: in async-v1 no step begins before the last stage "
-    "sampled",
-    "host": "larger steps (max_num_batched_tokens, max_num_seqs)",
-}
 
 
 class Vllm(Engine):
@@ -77,6 +65,7 @@ class Vllm(Engine):
     resolved_layout = staticmethod(resolved_layout)
     effective_flags = staticmethod(effective_flags)
     check = staticmethod(check_vllm)
+    levers, other_starts = staticmethod(levers), staticmethod(other_starts)
     recordings = MappingProxyType({"schedules": Recording, "KV caches": KvRecord})
     launch = VllmLaunch()
     readout = VllmReadout()
@@ -101,7 +90,6 @@ class Vllm(Engine):
             cohort_requests=seqs,
             notes=choice.notes,
             meaning=choice.regime.sentence,
-            levers=_LEVERS | (_LEVERS_ASYNC_V1 if choice.regime is Regime.ASYNC_V1 else {}),
         )
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:

@@ -18,7 +18,7 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.memory import KvCache
 from partitune.engines.rules import Violation
-from partitune.engines.scheduling import Flow, Simulation
+from partitune.engines.scheduling import Flow, Simulation, near_powers
 from partitune.engines.versions import Version, VersionRange
 from partitune.errors import SpecError
 from partitune.simulation.run import Overheads, Run
@@ -86,8 +86,12 @@ class Toy(Engine):
             cohort_requests=max(1, running // stages),
             notes=self.notes(deployment.version),
             meaning="as many groups of requests as stages, each on its way through them",
-            levers={"fill": "a smaller batch_tokens", "host": "larger steps (batch_tokens)"},
         )
+
+    def levers(self, deployment: Deployment, requests: int, prompt_tokens: int) -> Mapping[str, Sequence[FlagValue]]:
+        """What a burst is cut by."""
+        own = int(self.effective_flags(deployment)["batch_tokens"])
+        return {"batch_tokens": near_powers(requests * prompt_tokens // deployment.stages, 64, 65536, own)}
 
     def run(self, simulation: Simulation) -> Run:
         """Group after group."""

@@ -1,0 +1,60 @@
+"""How a search space and a candidate are named on the command line, so that a person can copy what was tried.
+
+Decision: the words are those that `--set` reads back, quoted for a shell. A search space that was changed after it was
+read is named by its own name and one `--set` for each key that differs; where that cannot say it, it is not named.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from partitune.candidate import Candidate, FlagValue
+from partitune.errors import SpecError
+from partitune.partition import Partition
+from partitune.spec.search_space import SearchSpace
+
+
+def setting(name: str, value: FlagValue) -> str:
+    """`name=value` as `--set` reads it."""
+    if isinstance(value, bool):
+        return f"{name}={str(value).lower()}"
+    if isinstance(value, str) and name != "engine.version" and yaml.safe_load(value) != value:
+        return f"{name}={json.dumps(value)}"
+    return f"{name}={value}"
+
+
+def explain_command(words: Sequence[str], candidate: Candidate, default: Sequence[int]) -> str:
+    """The command that explains `candidate`.
+
+    Args:
+        words: that name the search space.
+        candidate: its partition is left out where it is `default`.
+        default: the engine's own split.
+    """
+    partition = [] if candidate.partition == tuple(default) else ["--partition", Partition(candidate.partition).text]
+    flags = [word for name, value in candidate.settings.items() for word in ("--set", setting(name, value))]
+    return shlex.join(["partitune", "explain", *words, *partition, *flags])
+
+
+def words_of(space: SearchSpace) -> tuple[str, ...]:
+    """What follows `partitune explain` to name `space`; its name alone where keys and lists differ beyond `--set`."""
+    try:
+        named = _leaves(SearchSpace.load(space.name).resolved())
+    except SpecError:
+        return (space.name,)
+    wanted = _leaves(space.resolved())
+    changed = [(name, value) for name, value in wanted.items() if name not in named or named[name] != value]
+    scalars = [pair for pair in changed if isinstance(pair[1], bool | int | float | str) and "." in pair[0]]
+    return (space.name, *(word for name, value in scalars for word in ("--set", setting(name, value))))
+
+
+def _leaves(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for name, value in plain.items():
+        leaves |= _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return leaves
