@@ -63,7 +63,7 @@ class Change:
     gain: float | None  # relative, towards the better
     others: Mapping[str, float]  # the other objectives' relative gains; negative: worse
     rescues: str  # the limit or reason for which the candidate as it is cannot be used; empty: it can
-    command: str
+    command: str  # that shows `value` again; empty where none can
     elsewhere: tuple[Elsewhere, ...] = ()
 
     @property
@@ -104,7 +104,8 @@ class Change:
             kept = f"; keeps what is missed ({self.rescues})" if self.rescues else ""
             change = percent(self.gain, "+.1f")
             yield f"  {self.text}: {change} {self.metric}, {figure(self.before, self.metric)} -> {result}{lost}{kept}"
-        yield f"    {self.command}"
+        if self.command:
+            yield f"    {self.command}"
         for flag in self.flags:
             there = [it for it in self.elsewhere if it.flag == flag and it.here > zone >= it.there]
             if there:
@@ -147,6 +148,10 @@ class Advice:
         for change in self.changes:
             yield from change.lines(self.zone)
 
+    def to_json(self) -> dict[str, Any]:
+        """`advice` and `advice_tried` of `--json`."""
+        return {"advice": [change.to_json() for change in self.changes], "advice_tried": self.counts}
+
 
 def advised(
     problem: Problem, candidate: Candidate, budget_s: float = BUDGET_S, words: Sequence[str] | None = None
@@ -157,16 +162,16 @@ def advised(
         problem: the search space, on its own layout.
         candidate: what is to become better.
         budget_s: CPU seconds that trying may take; the candidate itself is always run.
-        words: what follows `partitune explain` to name the search space; None: the problem's name.
+        words: what follows `partitune explain` to name the search space; None: nothing can, so there are no commands.
 
     Raises:
         SpecError: the engine refuses the combination of flags and runner.
     """
-    return _Adviser(problem, candidate, budget_s, (problem.name,) if words is None else words).advice()
+    return _Adviser(problem, candidate, budget_s, words).advice()
 
 
 class _Adviser:
-    def __init__(self, problem: Problem, candidate: Candidate, budget_s: float, words: Sequence[str]) -> None:
+    def __init__(self, problem: Problem, candidate: Candidate, budget_s: float, words: Sequence[str] | None) -> None:
         self._problem, self._candidate, self._words = problem.on(candidate.layout), candidate, words
         self._objective, self._zone = problem.objectives[0], problem.zone
         self._budget_s, self._start_s = budget_s, time.process_time()
@@ -245,7 +250,7 @@ class _Adviser:
             for other in self._problem.objectives[1:]
             if (was := base.metric(other.metric)) is not None and (now := result.metric(other.metric)) is not None
         }
-        own = self._candidate.flags
+        own, default = self._candidate.flags, self._problem.default_partition
         return Change(
             candidate=candidate,
             flags={name: new for name, new in candidate.flags.items() if name not in own or own[name] != new},
@@ -256,7 +261,7 @@ class _Adviser:
             gain=None if before is None else gain(self._objective, before, value),
             others=others,
             rescues="" if base.outcome is Outcome.OK else base.reason,
-            command=explain_command(self._words, candidate, self._problem.default_partition),
+            command="" if self._words is None else explain_command(self._words, candidate, default),
         )
 
     def _tried_elsewhere(self, change: Change) -> Iterator[Elsewhere]:

@@ -90,8 +90,7 @@ class Explained:
             "limiting_reason": self.result.reason if measured is None else measured.limiting_reason,
             "balance": dict(self.balance),
             "distance": None if self.distance is None else self.distance.to_json(),
-            "advice": None if self.advice is None else [change.to_json() for change in self.advice.changes],
-            "advice_tried": None if self.advice is None else self.advice.counts,
+            **({"advice": None, "advice_tried": None} if self.advice is None else self.advice.to_json()),
             "cost_source": self.resolved.problem.costs.source,
             "notes": list(self.notes),
             "simulated": True,
@@ -159,7 +158,7 @@ def explain(
         candidate: what is to be explained.
         limits: its distance to the limit as well.
         advice_s: CPU seconds that trying changes may take; 0: nothing is tried.
-        words: that name the search space on the command line, for the commands of the advice; None: the problem's name.
+        words: that name the search space on the command line, for the commands of the advice; None: there are none.
 
     Raises:
         SpecError: the engine refuses the combination of flags and runner.

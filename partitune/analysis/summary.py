@@ -23,6 +23,7 @@ from partitune.candidate import Objective, Outcome, Result
 from partitune.errors import SpecError, printable
 
 if TYPE_CHECKING:  # it imports the simulator
+    from partitune.analysis.advice import Advice
     from partitune.analysis.limits import Distance, PartDistances
 
 #: What every row begins with.
@@ -47,6 +48,7 @@ class Summary:
     final: Judgement | None  # None: there was none, and none is due
     fidelity: Fidelity | None  # of the simulator; None: nothing was screened
     distance: Distance | PartDistances | None = None  # of the best to the limit, simulated; None: not asked
+    advice: Advice | None = None  # what the simulator says would make the best better; None: not asked
 
     @property
     def best_is_default(self) -> bool:
@@ -162,6 +164,7 @@ class Summary:
             "pareto": [trial_json(trial) for trial in self.pareto],
             "why": self.why,
             "distance": None if self.distance is None else self.distance.to_json(),
+            **({"advice": None, "advice_tried": None} if self.advice is None else self.advice.to_json()),
             "verdict": self.verdict,
             "final": None if self.final is None else self.final.to_json(self.zone),
             "fidelity": None if self.fidelity is None else asdict(self.fidelity),

@@ -47,6 +47,7 @@ def _sentences(summary: Summary, stopped: str, *, every: bool) -> Iterable[str]:
     yield f"why: {summary.why}"
     yield from summary.layouts_tried()
     yield from () if summary.distance is None else summary.distance.lines()
+    yield from () if summary.advice is None else summary.advice.lines()
     yield from summary.notes()
     if summary.verdict:
         yield f"verdict: {summary.verdict}"

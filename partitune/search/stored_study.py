@@ -78,13 +78,18 @@ def summary_of(store: Store, study: str) -> Summary:
 
 
 def explained_summary_of(store: Store, study: str) -> Summary:
-    """The same, with how far the best is from the limit, as the simulator sees it."""
+    """The same, with how far the best is from the limit and what would make it better, as the simulator sees it."""
+    from partitune.analysis.advice import advised
     from partitune.analysis.limits import distances
     from partitune.planning.resolve import resolve
+    from partitune.spec.commands import words_of
 
     summary = summary_of(store, study)
     if summary.best is None:
         return summary
     with suppress(SpecError, RunError):  # a model that is no longer there, a best that only runs on the real engine
-        return replace(summary, distance=distances(resolve(spec_of(store, study)), summary.best.result.candidate))
+        spec, best = spec_of(store, study), summary.best.result.candidate
+        problem = resolve(spec)
+        away = distances(problem, best)
+        return replace(summary, distance=away, advice=advised(problem, best, words=words_of(spec)))
     return summary

@@ -1,7 +1,7 @@
 """How a search space and a candidate are named on the command line, so that a person can copy what was tried.
 
 Decision: the words are those that `--set` reads back, quoted for a shell. A search space that was changed after it was
-read is named by its own name and one `--set` for each key that differs; where that cannot say it, it is not named.
+read is named by its own name and one `--set` for each key that differs; where that cannot say it, there is no command.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from partitune.candidate import Candidate, FlagValue
 from partitune.errors import SpecError
 from partitune.partition import Partition
 from partitune.spec.search_space import SearchSpace
+
+#: Parts of a search space that decide a figure; the others decide what is tried.
+_SERVED = frozenset(("model", "cluster", "engine", "parallel", "workload", "goodput"))
 
 
 def setting(name: str, value: FlagValue) -> str:
@@ -41,16 +44,21 @@ def explain_command(words: Sequence[str], candidate: Candidate, default: Sequenc
     return shlex.join(["partitune", "explain", *words, *partition, *flags])
 
 
-def words_of(space: SearchSpace) -> tuple[str, ...]:
-    """What follows `partitune explain` to name `space`; its name alone where keys and lists differ beyond `--set`."""
+def words_of(space: SearchSpace) -> tuple[str, ...] | None:
+    """What follows `partitune explain` to name `space`; None where its name and `--set` cannot say it."""
     try:
         named = _leaves(SearchSpace.load(space.name).resolved())
     except SpecError:
-        return (space.name,)
+        return None
     wanted = _leaves(space.resolved())
-    changed = [(name, value) for name, value in wanted.items() if name not in named or named[name] != value]
-    scalars = [pair for pair in changed if isinstance(pair[1], bool | int | float | str) and "." in pair[0]]
-    return (space.name, *(word for name, value in scalars for word in ("--set", setting(name, value))))
+    changed = [name for name in wanted.keys() | named.keys() if named.get(name) != wanted.get(name)]
+    words = [space.name]
+    for name in sorted(name for name in changed if name.split(".")[0] in _SERVED):
+        value = wanted.get(name)
+        if name.endswith(".kind") or not isinstance(value, bool | int | float | str):
+            return None
+        words += ["--set", setting(name, value)]
+    return tuple(words)
 
 
 def _leaves(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -10,6 +10,8 @@ from partitune.candidate import Candidate, FlagValue
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
+from partitune.spec.commands import words_of
+from partitune.spec.overrides import parse_settings, with_settings
 from partitune.spec.search_space import SearchSpace
 from tests.builders import shipped_problem
 
@@ -17,7 +19,7 @@ PLENTY_S = 60.0
 
 
 def of(posed: Problem, partition: tuple[int, ...] | None = None, /, **flags: FlagValue) -> Advice:
-    return advised(posed, Candidate(partition or posed.default_partition, flags), PLENTY_S)
+    return advised(posed, Candidate(partition or posed.default_partition, flags), PLENTY_S, [posed.name])
 
 
 def output_tok_s(posed: Problem, **flags: FlagValue) -> float:
@@ -132,6 +134,22 @@ def test_a_candidate_that_cannot_run_is_told_what_runs() -> None:
         assert (change.gain, change.before) == (None, None)
         assert SimulatorDriver(posed).measure(change.candidate).metrics[change.metric] == change.value
         assert "short of serving" in change.rescues
+
+
+def test_a_changed_search_space_is_named_by_what_was_set() -> None:
+    load = SearchSpace.load
+    assert words_of(load("tiny")) == ("tiny",)
+    changed = with_settings(load("tiny"), {"engine.version": "0.29.0", "workload.concurrency": 4, "budget.trials": 3})
+    words = words_of(changed)
+    assert words == ("tiny", "--set", "engine.version=0.29.0", "--set", "workload.concurrency=4")
+    _, keys = parse_settings([word for word in words if "=" in word])
+    again = with_settings(load("tiny"), keys)
+    assert (again.engine, again.workload) == (changed.engine, changed.workload)
+    assert words_of(with_settings(load("tiny"), {"name": "nowhere"})) is None
+    posed = resolve(with_settings(load("kimi-k3-pp8-tp2"), {"name": "nowhere"}))
+    best = advised(posed, Candidate(posed.default_partition), PLENTY_S).changes[0]
+    assert best.command == ""
+    assert not [line for line in best.lines(0.01) if "partitune explain" in line]
 
 
 def test_commands_say_what_was_set_over_the_search_space() -> None:
