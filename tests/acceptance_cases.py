@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from partitune.candidate import Candidate, FlagValue, Measurement
-from partitune.costs.cost_model import Batch, StageCosts
+from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, SchedulerSettings, vllm_settings
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.hardware.links import Link
 from partitune.models.published import find_model
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
@@ -124,36 +122,6 @@ def config_of(folder: Path, model: str, **changes: object) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(config | changes), encoding="utf-8")
     return path
-
-
-@dataclass(frozen=True, slots=True)
-class AcrossNodes:
-    """One stage whose tensor-parallel group lies on two nodes: each all-reduce also crosses the network.
-
-    The lower bound of a hierarchical all-reduce, two blocks a layer: after the reduction inside a node every rank
-    exchanges half of its slice with its peer and gets the other half back, over a NIC of its own.
-    """
-
-    inside: StageCosts  # the same group on one node
-    link: Link
-    gpus_per_node: int
-    layers: int
-    hidden_bytes: int
-
-    @property
-    def stages(self) -> int:
-        """One."""
-        return 1
-
-    def compute_s(self, batch: Batch) -> Sequence[float]:
-        """Seconds of the stage."""
-        slice_bytes = batch.tokens * self.hidden_bytes / self.gpus_per_node
-        crossing_s = 2 * self.link.transfer_s(slice_bytes / 2)
-        return [self.inside.compute_s(batch)[0] + 2 * self.layers * crossing_s]
-
-    def transfer_s(self, tokens: int) -> Sequence[float]:
-        """Nothing to hand over."""
-        return []
 
 
 def _candidate(posed: Problem, partition: Sequence[int] | None, flags: Mapping[str, FlagValue]) -> Candidate:

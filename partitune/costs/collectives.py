@@ -4,7 +4,9 @@ Decision: all of it is bytes over the links they cross, with measured all-reduce
 no table holds a group of every size on every network. An all-reduce has two modes, which differ by four times for small
 messages: a step of decodes only runs inside a CUDA graph (5-8 us), a step with prompt tokens does not (20 us, mostly
 host). Groups of 2, 4 and 8 are measured; another size takes the next larger one (vLLM custom all-reduce tables and
-nccl-tests all_gather of aiconfigurator-core 0.12.0, see fitted.py).
+nccl-tests all_gather of aiconfigurator-core 0.12.0, see fitted.py). Where a stage stands on several nodes an all-reduce
+is hierarchical, as NCCL's: reduce-scatter inside the node, every rank's slice around the nodes, all-gather inside; the
+engines' own kernel does not leave a node (vLLM 0.33 `custom_all_reduce.py`), and no table of it exists.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from partitune.costs.cost_model import Batch, Seconds
 from partitune.costs.fitted import Curve, Origin, curve, distinct_experts
 from partitune.costs.measured.operations import Kernels
 from partitune.hardware.gpus import Gpu
-from partitune.hardware.links import link_in_node
+from partitune.hardware.links import Link, link_in_node
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.hardware.placement import Placement
 from partitune.models.architecture import STATE_KINDS, Attention, AttentionBlock
@@ -27,13 +29,27 @@ _LATENT_WIDTHS = 576 + 512
 
 
 class TensorParallelGroup:
-    """Collectives of `tp` GPUs of one kind on one node. With tp 1 everything is free."""
+    """Collectives of `tp` GPUs of one kind on one node, or on `nodes` whole ones. With tp 1 everything is free."""
 
-    def __init__(self, gpu: Gpu, tp: int, kernels: Kernels | None = None, *, nccl: bool = False) -> None:
-        """`nccl`: all-reduces without the engines' own kernel, as a reduce-scatter and an all-gather (assumed)."""
+    def __init__(
+        self,
+        gpu: Gpu,
+        tp: int,
+        kernels: Kernels | None = None,
+        *,
+        nccl: bool = False,
+        nodes: int = 1,
+        link: Link | None = None,
+    ) -> None:
+        """`nccl`: all-reduces without the engines' own kernel, as a reduce-scatter and an all-gather (assumed).
+
+        `link` joins the `nodes` that the group stands on, each with as many of its ranks.
+        """
         self._nccl = nccl
+        self._nodes, self._link, tp = nodes, link, tp // nodes
+        self._near_ranks = tp
         self._width = 4096  # of the message that was asked for; only bytes matter
-        self._measured = kernels.all_reduce(self._width, tp) if kernels and tp > 1 and not nccl else None
+        self._measured = kernels.all_reduce(self._width, tp) if kernels and tp > 1 and not nccl and not link else None
         size = next((n for n in _MEASURED_SIZES if n >= tp), _MEASURED_SIZES[-1])
         operations = (f"all_reduce/graph/{size}", f"all_reduce/eager/{size}", f"all_gather/{size}") if tp > 1 else ()
         curves = [curve(operation, gpu) for operation in operations]
@@ -42,6 +58,10 @@ class TensorParallelGroup:
 
     def all_reduce(self, message_bytes: float, *, graph: bool) -> Seconds:
         """One all-reduce of `message_bytes` (the whole tensor), inside a CUDA graph or not."""
+        if self._link is not None:
+            # One NCCL kernel does all of it; the latency of a link, a measured send and receive, has its start in it.
+            inside_s = 2 * self._gather.variable_s(message_bytes, 0.0)
+            return Seconds(0.0, inside_s + 2 * self._crossing_s(message_bytes))
         if self._nccl:
             return Seconds(0.0, 2 * self.all_gather_s(message_bytes))
         if graph and self._measured:
@@ -50,7 +70,14 @@ class TensorParallelGroup:
 
     def all_gather_s(self, message_bytes: float) -> float:
         """Seconds of one all-gather whose result is `message_bytes` on every rank."""
-        return self._gather(message_bytes, 0.0)
+        return self._gather(message_bytes, 0.0) + self._crossing_s(message_bytes)
+
+    def _crossing_s(self, message_bytes: float) -> float:
+        """Seconds that the slices of a node's ranks take around the other nodes, each over a NIC of its own."""
+        if self._link is None:
+            return 0.0
+        slice_bytes = message_bytes / self._near_ranks / self._nodes
+        return (self._nodes - 1) * self._link.transfer_s(slice_bytes)
 
 
 class ExpertExchange:
@@ -66,7 +93,9 @@ class ExpertExchange:
         layout, nodes = placement.layout, placement.expert_nodes
         self._layout, self._token_bytes = layout, token_bytes
         self._visits = distinct_experts(layout.expert_ranks, 1, per_token)
-        self._rank_gather = TensorParallelGroup(gpu, layout.tp)
+        self._rank_gather = TensorParallelGroup(
+            gpu, layout.tp, nodes=placement.tensor_nodes, link=placement.tensor_link
+        )
         ranks = layout.stage_gpus if layout.sequence_parallel_moe else layout.dp * layout.pcp
         self._near_ranks = max(1, ranks // nodes)
         self._gather = TensorParallelGroup(gpu, self._near_ranks)

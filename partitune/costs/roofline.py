@@ -67,7 +67,14 @@ class _GpuCosts:
     ) -> None:
         hidden, layout, self._tp = architecture.hidden_size, placement.layout, placement.layout.tp
         self.kernels = kernels = kernels_on(gpu, engine) if engine else None
-        self.group = TensorParallelGroup(gpu, self._tp, kernels, nccl=layout.all_reduce_backend == "nccl")
+        self.group = TensorParallelGroup(
+            gpu,
+            self._tp,
+            kernels,
+            nccl=layout.all_reduce_backend == "nccl",
+            nodes=placement.tensor_nodes,
+            link=placement.tensor_link,
+        )
         self._context = ContextRanks(gpu, layout, attention)
         self._attention = [AttentionTime(block, hidden, gpu, layout, kernels) for block in attention]
         self._ffn = [FfnTime(block, hidden, gpu, layout, expert_kernel, kernels) for block in ffn]
@@ -191,6 +198,8 @@ class RooflineCosts:
         borrowed = sorted({f"{o.operation} from {o.system}" for o in origins if not o.measured})
         if borrowed:
             parts.append(f"extrapolated: {', '.join(borrowed)}")
+        if self.placement.tensor_link:
+            parts.append(f"all-reduces over nodes put together: gathers inside one, {self.placement.tensor_link.name}")
         known = any(layer.attention.kind is Attention.KDA for layer in self.architecture.layers)
         parts.append(f"sampler assumed, host launches {'measured on Kimi-K3 (SGLang)' if known else 'assumed'}")
         return "; ".join(parts)

@@ -20,7 +20,10 @@ def placement_notes(resolved: ResolvedCandidate) -> tuple[str, ...]:
         for replica, seats in enumerate(placement.seats):
             seat, rank = seats[stage], f" of data rank {replica}" if len(placement.seats) > 1 else ""
             gpus = f"GPU {seat.first_gpu}" if width == 1 else f"GPUs {seat.first_gpu} to {seat.first_gpu + width - 1}"
-            lines.append(f"stage {stage}{rank}: {layers} on node {seat.node}, {gpus} ({placement.gpus[stage].name})")
+            where = f"node {seat.node}, {gpus}"
+            if placement.tensor_nodes > 1:
+                where = f"nodes {seat.node} to {seat.node + placement.tensor_nodes - 1}, all their GPUs"
+            lines.append(f"stage {stage}{rank}: {layers} on {where} ({placement.gpus[stage].name})")
     if stages_differ_on_a_node(placement):
         lines.append("GPUs of one node differ: hold the order above against nvidia-smi; to change it, list the GPUs")
         lines.append("of each node in CUDA_VISIBLE_DEVICES, those of its first stage first")

@@ -2,9 +2,11 @@
 
 Decision: ranks are laid out as the launchers do. vLLM's `mp` executor (0.32 `v1/executor/multiproc_executor.py`) and
 SGLang (0.5.23 `srt/entrypoints/engine.py`) give every node the same number of ranks, contiguous, tensor ranks fastest;
-which of data and pipeline ranks counts slower differs (`RankOrder`). The tensor and context ranks of a stage must stay
-on one node: its all-reduce would run over the network twice a layer. Ray numbers nodes by ids it draws when the
-cluster starts. GPUs of different types inside one stage work in step: the stage is as fast and large as the weakest.
+which of data and pipeline ranks counts slower differs (`RankOrder`). The ranks of a stage stand on one node, or, where
+its tensor ranks are more than a node has, on whole nodes: both engines start that (vLLM `--nnodes`, SGLang
+`--nnodes`), and its all-reduces cross the network twice a layer. A group that only straddles a border is refused: the
+network would cost it what it costs a large one. Ray numbers nodes by ids it draws when the cluster starts. GPUs of
+different types inside one stage work in step: the stage is as fast and large as the weakest.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from partitune.hardware.parallelism import Layout, RankOrder
 class Seat:
     """Where the tensor and context ranks of one stage of one replica stand."""
 
-    node: int  # 0-based
+    node: int  # 0-based; the first of them
     first_gpu: int  # on that node, as the launcher counts its ranks
 
 
@@ -38,16 +40,19 @@ class Placement:
     layout: Layout
     seats: tuple[tuple[Seat, ...], ...]  # per replica, per stage
     expert_link: Link | None = None  # joins the nodes that the experts of one layer are spread over; None: one node
+    tensor_nodes: int = 1  # whole nodes that the tensor ranks of one stage stand on
+    tensor_link: Link | None = None  # joins those nodes; None: one node
 
     @property
     def node_count(self) -> int:
         """How many nodes hold a rank; the cluster may have more."""
-        return 1 + max(seat.node for replica in self.seats for seat in replica)
+        return self.tensor_nodes + max(seat.node for replica in self.seats for seat in replica)
 
     @property
     def expert_nodes(self) -> int:
         """Nodes that the experts of one layer are spread over, at most over the stages."""
-        return max(len({seat.node for seat in of_stage}) for of_stage in zip(*self.seats, strict=True))
+        of_replicas = max(len({seat.node for seat in of_stage}) for of_stage in zip(*self.seats, strict=True))
+        return self.tensor_nodes * of_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,8 @@ def place(machines: Machines, layout: Layout, order: RankOrder = RankOrder.REPLI
     for boundary in range(1, layout.pp):
         crosses = [seat.node for seat in stages[boundary - 1]] != [seat.node for seat in stages[boundary]]
         links.append(joining(per_stage[boundary - 1 : boundary + 1], crosses))
-    apart = any(len({seat.node for seat in of_stage}) > 1 for of_stage in stages)
+    tensor_nodes = max(1, layout.tp // machines.gpus_per_node)
+    apart = tensor_nodes > 1 or any(len({seat.node for seat in of_stage}) > 1 for of_stage in stages)
     return Placement(
         gpus=per_stage,
         reserved_bytes=tuple(round(gib * GIB) for gib in reserved),
@@ -116,6 +122,8 @@ def place(machines: Machines, layout: Layout, order: RankOrder = RankOrder.REPLI
         layout=layout,
         seats=seats,
         expert_link=joining(per_stage, True) if apart else None,
+        tensor_nodes=tensor_nodes,
+        tensor_link=joining(per_stage, True) if tensor_nodes > 1 else None,
     )
 
 
@@ -165,8 +173,11 @@ def _ranks_per_node(machines: Machines, layout: Layout) -> int:
     if world > machines.total:
         raise SpecError(f"cluster: {sizes} needs {world} GPUs; {cluster} has {machines.total}")
     if width > per_node:
+        if layout.pcp == 1 and layout.dcp == 1 and width % per_node == 0:
+            return per_node
         what = f"tp {layout.tp}" if layout.pcp == 1 else f"tp {layout.tp} x pcp {layout.pcp}"
-        raise SpecError(f"cluster: {what} does not fit a node of {per_node} GPUs; a TP group must stay on one node")
+        text = f"a TP group stands on one node, or without context ranks on whole nodes (a multiple of {per_node})"
+        raise SpecError(f"cluster: {what} does not fit a node of {per_node} GPUs; {text}")
     for used in range(-(-world // per_node), machines.nodes + 1):
         if world % used == 0 and (world // used) % width == 0:
             return world // used

@@ -253,15 +253,15 @@ def _size_faults(cluster: Cluster, parallel: Parallel) -> Iterator[Fault]:
         if isinstance(value, tuple) and len(value) not in (pp, have):
             lists = f"a list of {pp} (parallel.pp stages) or of {have} (GPUs of the cluster)"
             yield Fault(("cluster", key), f"found a list of {len(value)}; allowed: one for all, {lists}")
-    if width > per_node:
-        text = f"{wide}; allowed: at most {per_node} (cluster.gpus_per_node), as a stage stands in one node"
+    if width > per_node and (parallel.pcp > 1 or parallel.dcp > 1 or width % per_node):
+        text = f"{wide}; allowed: at most {per_node} (cluster.gpus_per_node), or without pcp and dcp a multiple of it"
         yield Fault(key_of_width, text)
     elif need > have:
         sizes = {"tp": tp, "pp": pp, "dp": parallel.dp, "pcp": parallel.pcp}
         product = " × ".join(f"{key} {size}" for key, size in sizes.items() if size > 1 or key in ("tp", "pp"))
         text = f"{product} needs {need} GPUs; allowed: at most {have} (nodes × gpus_per_node)"
         yield Fault(("parallel", "pp") if need == tp * pp else ("parallel",), text)
-    elif need > per_node and per_node % width:
+    elif width <= per_node < need and per_node % width:
         text = f"{wide}, which puts a stage on two nodes; allowed: a divisor of cluster.gpus_per_node ({per_node})"
         yield Fault(key_of_width, text)
 

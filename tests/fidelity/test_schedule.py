@@ -16,14 +16,12 @@ import pytest
 from partitune.candidate import FlagValue
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS
 from partitune.errors import SpecError
-from partitune.hardware.links import link
 from partitune.planning.problem import Problem
 from partitune.simulation.run import Overheads
 from tests.acceptance_cases import (
     BLOCK_FP8,
     FP8,
     V1_RUNNER,
-    AcrossNodes,
     closed,
     config_of,
     metric,
@@ -198,14 +196,9 @@ class TestSlowLinks:
 
     def across(self, network: str) -> float:
         """Output tok/s of TP16 over the same two nodes."""
+        load, links = closed(256, 1024, 128, 256), {"between_nodes": network}
         flags = {**self.FLAGS, "gpu_memory_utilization": 0.95}
-        posed = problem(
-            "llama-3.1-405b", "H100", closed(256, 1024, 128, 256), tp=16, pp=1, gpus_per_node=16, flags=flags
-        )
-        inside = posed.costs.stage_costs(posed.default_partition)
-        hidden_bytes = posed.architecture.hidden_size * posed.architecture.dtype_bytes
-        costs = AcrossNodes(inside, link(network), 8, posed.layers, hidden_bytes)
-        return output_tok_s(simulated(posed, settings_of(posed), costs=costs))
+        return metric(TOK_S, problem("llama-3.1-405b", "H100", load, tp=16, pp=1, nodes=2, flags=flags, links=links))
 
     def test_with_infiniband_the_two_are_near(self) -> None:
         """vLLM blog 2024-07-23 (row 21): with InfiniBand TP16 and TP8 PP2 are similar."""
@@ -243,7 +236,7 @@ class TestSlowLinks:
         )
         assert fast / slow == pytest.approx(1.0, abs=0.02)
 
-    def test_partitune_does_not_place_such_a_group(self) -> None:
-        """Why the baseline above is put together by hand."""
-        with pytest.raises(SpecError, match="stands in one node"):
-            problem("llama-3.1-405b", "H100", closed(8, 64, 8, 8), tp=16, pp=1, nodes=2)
+    def test_a_group_that_straddles_a_border_is_refused(self) -> None:
+        """Neither engine starts it by itself, and the network would cost it what it costs a whole node's."""
+        with pytest.raises(SpecError, match="without pcp and dcp a multiple of it"):
+            problem("llama-3.1-405b", "H100", closed(8, 64, 8, 8), tp=12, pp=1, nodes=2)

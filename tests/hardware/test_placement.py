@@ -32,7 +32,7 @@ def test_a_tp_group_never_straddles_nodes() -> None:
     spread = place(Machines(3, 8, [gpu("H100")]), Layout(tp=4, pp=3))
     assert spread.nodes == (0, 1, 2)
     with pytest.raises(SpecError, match="does not fit a node"):
-        place(Machines(4, 4, [gpu("H100")]), Layout(tp=8, pp=2))
+        place(Machines(4, 4, [gpu("H100")]), Layout(tp=6, pp=2))
 
 
 def test_unequal_gpus_and_reserves_are_per_stage_and_the_slower_link_joins_them() -> None:

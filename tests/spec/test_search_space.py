@@ -254,7 +254,7 @@ WRONG = [
     (5, "engine: {flags: {max_num_seqs: 100}}", "engine.flags.max_num_seqs", ["100", "16 to 256 in steps of 16"]),
     (6, "parallel: {tp: [4, 1, 2, 1], pp: 4}", "parallel.tp", ["a size per stage", "one whole number for all stages"]),
     (6, "parallel: {tp: 2}", "parallel.pp", ["missing", "a whole number from 1 to 1024"]),
-    (6, "parallel: {tp: 16, pp: 1}", "parallel.tp", ["found 16", "at most 8"]),
+    (6, "parallel: {tp: 12, pp: 1}", "parallel.tp", ["found 12", "at most 8", "a multiple of it"]),
     (6, "parallel: {tp: 4, pcp: 4, pp: 1}", "parallel.pcp", ["found 4, so that tp × pcp is 16", "at most 8"]),
     (6, "parallel: {tp: 1, pcp: 3, pp: 4}", "parallel.pcp", ["tp × pcp is 3, which puts a stage on two nodes"]),
     (6, "parallel: {tp: 8, dp: 3, pp: 1}", "parallel", ["tp 8 × pp 1 × dp 3 needs 24 GPUs", "at most 16"]),

@@ -113,7 +113,8 @@ class ServerCommands:
             argv = (*common, *self.engine.node_words(start, node))
             processes.append(ProcessCommand(node, host, argv, env, unset, secrets))
         note = self.ranks.order_note
-        several_of_a_stage = len(self.problem.placement.seats) > 1
+        placement = self.problem.placement
+        several_of_a_stage = len(placement.seats) > 1 or placement.tensor_nodes > 1
         return LaunchCommands(
             trial=trial,
             engine=self.problem.engine.name,

@@ -151,7 +151,9 @@ def _check_nodes(setup: Setup) -> None:
 
 def _gpus_of_nodes(setup: Setup) -> list[frozenset[Gpu]]:
     problem, cluster = setup.problem, setup.problem.cluster
-    pairs = list(zip(problem.placement.nodes, problem.placement.gpus, strict=True))
+    placement = problem.placement
+    firsts = zip(placement.nodes, placement.gpus, strict=True)
+    pairs = [(first + further, gpu) for first, gpu in firsts for further in range(placement.tensor_nodes)]
     if setup.layouts and len(cluster.gpus) == cluster.total:
         pairs = [(index // cluster.gpus_per_node, gpu) for index, gpu in enumerate(cluster.gpus)]
     return [frozenset(gpu for at, gpu in pairs if at == node) for node in sorted({at for at, _ in pairs})]
