@@ -22,7 +22,7 @@ from partitune.models.fields import Fields
 from partitune.models.published import BY_ALIAS, catalog_names, find_model
 from partitune.models.quantisation import METHODS, Quantisation, read_quantisation, uniform, unknown_method
 from partitune.models.stack import FamilyReader, Stack
-from partitune.models.vision import read_vision
+from partitune.models.vision import cuts_before_fed_layers, read_vision
 
 _WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZE_MAX = 16 * 2**20
@@ -30,6 +30,7 @@ _CONTEXT_DEFAULT = 32_768
 #: Keys of our own beside those of a config: bytes that the checkpoint's index counts, keys that a search space states.
 INDEX_BYTES = "_safetensors_bytes"
 _STATED = "_stated"
+_COUNT_OFF = 0.05  # by which a reading may differ from the index: drafters and towers are counted roughly
 #: A key that starts so belongs to a mechanism that a plain transformer does not have.
 _UNCOMMON = (
     "attn_layer_",
@@ -111,6 +112,7 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
         vision_params=vision.params,
         vision_bytes=2.0 * vision.params,
     )
+    read_bytes = sum(layer.weight_bytes for layer in layers) + drafter.weight_bytes + 2.0 * (1 + (not tied)) * table
     return Architecture(
         name=name,
         architecture=class_name or text.text("model_type"),
@@ -119,11 +121,11 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
         edges=edges,
         max_position=context or _CONTEXT_DEFAULT,
         source=source,
-        illegal_cuts=stack.illegal_cuts,
+        illegal_cuts=stack.illegal_cuts | cuts_before_fed_layers(outer),
         residual_block=stack.residual_block,
         handoff_base=stack.handoff_base,
         notes=tuple(notes),
-        doubts=(*stack.doubts, *stored_doubts, *_stated(outer)),
+        doubts=(*stack.doubts, *stored_doubts, *_counted(outer, read_bytes + 2.0 * vision.params), *_stated(outer)),
     )
 
 
@@ -191,6 +193,14 @@ def _stored_in(text: Fields, outer: Fields, stack: Stack) -> tuple[Quantisation,
         )
     doubt = f"{method} is not known: weight matrices are taken to have {bits:.2f} bits each, by the checkpoint's total"
     return uniform(text, bits), (f"{doubt} of {total / 1e9:.1f} GB",)
+
+
+def _counted(outer: Fields, read_bytes: float) -> tuple[str, ...]:
+    """What the checkpoint's own index says against the reading."""
+    total = outer.integer_or_none(INDEX_BYTES, high=2**60)
+    if total is None or abs(read_bytes / total - 1) <= _COUNT_OFF:
+        return ()
+    return (f"read as {read_bytes / 1e9:.1f} GB of weights, and the checkpoint's index counts {total / 1e9:.1f} GB",)
 
 
 def _stated(outer: Fields) -> tuple[str, ...]:

@@ -20,6 +20,20 @@ class Vision:
     notes: tuple[str, ...] = ()
 
 
+def cuts_before_fed_layers(config: Fields) -> frozenset[int]:
+    """Boundaries that part the first stage from layers that features of the tower are added to (DeepStack).
+
+    As many of the first layers as the tower has taps; only the first stage has the features, and both engines assert
+    it: vLLM 0.33 and SGLang 0.5.23 `models/qwen3_vl.py`, start_layer >= len(deepstack_visual_indexes).
+
+    Raises:
+        SpecError: an ill-typed key.
+    """
+    tower = config.section("vision_config")
+    taps = tower.integers("deepstack_visual_indexes", low=0, high=LAYERS_MAX) if tower else []
+    return frozenset(range(1, len(taps)))
+
+
 def read_vision(config: Fields, text_hidden: int) -> Vision:
     """Parameters of `vision_config` and its projector; zero without one.
 

@@ -69,3 +69,14 @@ def test_14_the_checkpoints_own_index_says_what_is_stored(tmp_path: Path, gigaby
     found = load_architecture(tmp_path)
     assert found.weight_bytes + found.edges.drafter_bytes == pytest.approx(total, rel=0.001)
     assert "torchao is not known" in found.doubts[0]
+
+
+@pytest.mark.parametrize(("share", "doubted"), [(1.0, False), (0.97, False), (0.5, True), (1.2, True)])
+def test_14_a_reading_that_the_checkpoints_index_contradicts_is_a_doubt(
+    tmp_path: Path, share: float, doubted: bool
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    plain = load_architecture(tmp_path)
+    index = {"metadata": {"total_size": int(share * plain.weight_bytes)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert any("index counts" in doubt for doubt in load_architecture(tmp_path).doubts) is doubted

@@ -6,6 +6,7 @@ import pytest
 
 from partitune.errors import SpecError
 from partitune.models.architecture import Architecture
+from partitune.models.legal_cuts import illegal_reasons
 from partitune.models.reader import load_architecture, read_architecture
 from tests.small_models import PLAIN
 
@@ -153,3 +154,17 @@ def test_16_a_user_states_what_the_reader_cannot_know() -> None:
     assert wider.doubts == ("the search space states intermediate_size of the model's config",)
     towered = load_architecture("kimi-k2.5", {"vision_config": {"vt_num_hidden_layers": 54}})
     assert towered.edges.vision_params > 1.5 * load_architecture("kimi-k2.5").edges.vision_params
+
+
+def test_16_layers_fed_by_the_tower_stay_on_the_first_stage() -> None:
+    # Qwen3-VL-8B: three taps, so vLLM and SGLang assert start_layer >= 3 on every later stage.
+    text = {"model_type": "qwen3_vl_text", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36}
+    text |= {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}
+    tower = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "out_hidden_size": 4096}
+    config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "text_config": text}
+    found = _read({**config, "vision_config": {**tower, "deepstack_visual_indexes": [8, 16, 24]}})
+    assert found.illegal_cuts == {1, 2}
+    assert illegal_reasons(found, (2, 34))
+    assert not illegal_reasons(found, (3, 33))
+    assert not found.doubts
+    assert not _read({**config, "vision_config": {**tower, "deepstack_visual_indexes": []}}).illegal_cuts

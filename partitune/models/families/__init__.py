@@ -23,7 +23,7 @@ from partitune.models.stack import FamilyReader
 _READ_BY: dict[FamilyReader, tuple[str, ...]] = {
     plain.LLAMA: ("llama", "LlamaForCausalLM", "mistral", "ministral3", "MistralForCausalLM", "phi3"),
     plain.QWEN2: ("qwen2", "Qwen2ForCausalLM"),
-    plain.QWEN3: ("qwen3", "Qwen3ForCausalLM"),
+    plain.QWEN3: ("qwen3", "qwen3_vl_text", "Qwen3ForCausalLM"),
     plain.GEMMA: ("gemma", "granite", "smollm3", "ernie4_5", "Ernie4_5_ForCausalLM"),
     plain.GEMMA2: ("gemma2",),
     plain.GLM4: ("glm4", "Glm4ForCausalLM", "seed_oss"),
@@ -38,7 +38,7 @@ _READ_BY: dict[FamilyReader, tuple[str, ...]] = {
     plain.GEMMA3: ("gemma3_text",),
     plain.MIXTRAL: ("mixtral", "MixtralForCausalLM"),
     plain.QWEN2_MOE: ("qwen2_moe",),
-    plain.QWEN3_MOE: ("qwen3_moe", "Qwen3MoeForCausalLM"),
+    plain.QWEN3_MOE: ("qwen3_moe", "qwen3_vl_moe_text", "Qwen3MoeForCausalLM"),
     plain.GLM4_MOE: ("glm4_moe", "Glm4MoeForCausalLM"),
     plain.MINIMAX_M2: ("minimax_m2", "MiniMaxM2ForCausalLM"),
     minimax.read_m1: ("minimax_m1", "MiniMaxM1ForCausalLM"),
