@@ -62,15 +62,24 @@ def verdict(relative_gain: float, zone: float) -> str:
     return f"better by {percent(relative_gain)}" if relative_gain > 0 else WORSE
 
 
-def compare(default: Result | None, result: Result, objectives: Sequence[Objective], zone: float) -> Comparison:
-    """Compare a trial with the engine's default; the text says where figures of either are simulated."""
+def compare(
+    default: Result | None,
+    result: Result,
+    objectives: Sequence[Objective],
+    zone: float,
+    called: str = "the engine default",
+) -> Comparison:
+    """Compare a trial with the engine's default, or with another one that is `called` so in sentences.
+
+    The text says where figures of either are simulated.
+    """
     sides = (result.measurement, None if default is None else default.measurement)
     simulated = any(measurement.simulated for measurement in sides if measurement is not None)
     if default is None:
-        return Comparison((), "the engine default was not tried: there is nothing to compare with")
+        return Comparison((), f"{called} was not tried: there is nothing to compare with")
     if costs_of(default, objectives) is None:
         state = f"{default.outcome}: {default.reason}" if default.reason else "an objective was not measured"
-        return Comparison((), f"there is nothing to compare with: the engine default is {state}")
+        return Comparison((), f"there is nothing to compare with: {called} is {state}")
     changes = []
     for objective in objectives:
         before, after = default.metric(objective.metric), result.metric(objective.metric)
@@ -127,8 +136,14 @@ def choose(
         return default, f"engine default: the {why} beats it by no more than {percent(zone, 'g')}"
     base = results[default].candidate
     plainest = min(left, key=lambda index: (*_departure(results[index].candidate, base, caps), costs[index], index))
+    candidate = results[plainest].candidate
+    lowered = lowered_caps(candidate, base, caps)
     if plainest != best:
-        why += "; of those that are equal within it, the one that lowers no cap and changes the least"
+        few = "the fewest caps" if lowered else "no cap"
+        why += f"; of those that are equal within it, the one that lowers {few} and changes the least"
+    if lowered:
+        listed = ", ".join(f"{name} from {base.flags[name]} to {candidate.flags[name]}" for name in lowered)
+        why += f"; it lowers {listed}: no trial that lowers less was as good"
     return plainest, why
 
 

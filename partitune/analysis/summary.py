@@ -18,6 +18,7 @@ from partitune.analysis.fidelity import Fidelity, fidelity
 from partitune.analysis.final import DecisionRules, FinalRun, measured_value
 from partitune.analysis.judgement import Judgement, fails_more, judge, line_up
 from partitune.analysis.pareto import front, hypervolume, knee
+from partitune.analysis.references import compared_text, default_partition_at, engine_default_name
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
 from partitune.errors import SpecError, printable
@@ -54,6 +55,16 @@ class Summary:
     def best_is_default(self) -> bool:
         """True when the engine's default is the deployment to keep."""
         return self.best is not None and self.best is self.default
+
+    @property
+    def same_flags(self) -> Trial | None:
+        """The trial with the default partition at the flags of the best; None: not tried, or the best is that."""
+        return None if self.best is None else default_partition_at(self.best, self.default, self.trials)
+
+    def against_same_flags(self, trial: Trial) -> list[str]:
+        """How `trial` stands to the default partition at its own flags, and what partition and flags are worth."""
+        same = default_partition_at(trial, self.default, self.trials)
+        return compared_text(trial, self.default, same, self.objectives, self.zone)
 
     @property
     def verdict(self) -> str:
@@ -161,6 +172,7 @@ class Summary:
             "set_aside": len(self.set_aside),
             "default": None if self.default is None else trial_json(self.default),
             "best": None if self.best is None else trial_json(self.best),
+            "same_flags": None if (same := self.same_flags) is None else trial_json(same),
             "pareto": [trial_json(trial) for trial in self.pareto],
             "why": self.why,
             "distance": None if self.distance is None else self.distance.to_json(),
@@ -293,10 +305,14 @@ def remarks(summary: Summary, trial: Trial) -> tuple[str, ...]:
     lines = [f"study {summary.study}, trial {trial.number} ({trial.origin}), plan {trial.plan_digest}, {basis}"]
     if trial is summary.default:
         lines.append("this is the engine's default partition with its starting flags")
+    if trial is summary.best:
+        lines.append(f"why: {summary.why}")
+    lines += summary.against_same_flags(trial)
     if summary.best_is_default:
         lines.append(f"nothing beats the engine's default: {summary.verdict}")
     elif trial is summary.best and summary.comparison is not None:
-        lines.append(f"against the engine's default: {summary.verdict}")
+        default = "the engine's default" if summary.default is None else engine_default_name(summary.default)
+        lines.append(f"against {default}: {summary.verdict}")
     if summary.final is not None and not summary.final.over:
         lines += summary.final.lines(summary.zone)
     if summary.set_aside:

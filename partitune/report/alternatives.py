@@ -37,7 +37,15 @@ def _sentences(solved: Solved) -> Iterator[str]:
         avoidable = percent(default.slowest_s / best.slowest_s - 1)
         yield (
             f"bound: if layers could be cut anywhere, the slowest stage would take {solved.fluid_s:.4g} s of this "
-            f"load; whole layers cost {percent(best.over_bound)}, the engine's default {avoidable} more"
+            f"load; whole layers cost {percent(best.over_bound)}, the default partition at these flags {avoidable} more"
+        )
+    if solved.starting is not None:
+        starting = solved.starting
+        yield (
+            f"all rows are at the same flags ({flags_text(solved.settings)}); the engine's default "
+            f"{starting.partition.text} at its starting flags: slowest stage {starting.slowest_s:.4g} s, "
+            f"KV tokens {figure(starting.kv_tokens, 'kv_tokens')} (seconds of a stage rank partitions, not flags: "
+            "for those see partitune explain)"
         )
     knee = sum(default.stage_s) / default.slowest_s
     if solved.in_flight <= knee:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from partitune.analysis.comparison import gain
 from partitune.analysis.figures import figure, flags_text, gib, percent
+from partitune.analysis.references import Reference, worth
 from partitune.candidate import Objective, Result, StageReport
 from partitune.report.output import Output, table
 from partitune.spec.metrics import HEADLINES, METRICS, NEEDS, by_load
@@ -27,8 +28,8 @@ SIZES = ("weights GiB", "free GiB", "KV blocks", "stranded GiB")
 Cells = Mapping[str, object]  # of one row, by column
 
 
-def print_explained(console: Output, explained: Explained, default: Explained | None) -> None:
-    """The per-stage table of one candidate, what limits it, and the comparison with the default."""
+def print_explained(console: Output, explained: Explained, references: Sequence[Reference]) -> None:
+    """The per-stage table of one candidate, what limits it, and the comparison with each reference."""
     partition, flags = explained.candidate.partition_text, flags_text(explained.candidate.settings)
     title = "  ".join(part for part in (partition, flags, f"({explained.resolved.flow.name}, simulated)") if part)
     _print_stages(console, explained, title)
@@ -46,8 +47,11 @@ def print_explained(console: Output, explained: Explained, default: Explained | 
     console.say(f"slowest stage over mean stage: {shown}")
     console.say(*(() if explained.distance is None else explained.distance.lines()))
     console.say(*(() if explained.advice is None else explained.advice.lines()))
-    if default is not None:
-        _print_against_default(console, explained, default)
+    for reference in references:
+        _print_against(console, explained, reference)
+    if len(references) > 1:
+        objective = Objective(HEADLINES[0], METRICS[HEADLINES[0]])
+        console.say(*worth(objective, references[1].result, references[0].result, result))
     whole, loads = by_load({} if measured is None else measured.metrics)
     if loads:
         named = {name: whole[name] for name in (*COMPARED, *NEEDS) if name in whole}
@@ -104,20 +108,21 @@ def _stage_table(title: str, columns: Sequence[str], stages: Iterable[Cells]) ->
     return table(title, columns, rows, (*TIMES, *SIZES))
 
 
-def _print_against_default(console: Output, explained: Explained, default: Explained) -> None:
+def _print_against(console: Output, explained: Explained, reference: Reference) -> None:
     rows = []
     for name in (*COMPARED, *(name for name in NEEDS if explained.result.metric(name) is not None)):
-        before, after = default.result.metric(name), explained.result.metric(name)
+        before, after = reference.result.metric(name), explained.result.metric(name)
         change = "-"
         if before is not None and after is not None:
             relative = gain(Objective(name, METRICS[name]), before, after)
             change = f"{percent(abs(relative))} {'better' if relative > 0 else 'worse'}"
             change = change if abs(relative) > 5e-4 else "same"
         rows.append((name, figure(before, name), figure(after, name), change))
-    if default.result.measurement is None:
-        console.say(f"the engine's default cannot run here: {default.result.reason}")
-    title = f"against the engine's default {default.candidate.partition_text}"
-    console.draw(table(title, ("metric", "default", "this", "change"), rows, ("default", "this", "change")))
+    if reference.result.measurement is None:
+        console.say(f"{reference.name} cannot run here: {reference.result.reason}")
+    right = (reference.column, "this", "change")
+    console.say(f"against {reference.name}:")
+    console.draw(table("", ("metric", *right), rows, right))
 
 
 def _figures_table(title: str, whole: Mapping[str, float], loads: Mapping[str, Mapping[str, float]]) -> Table:

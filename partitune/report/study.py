@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from partitune.analysis.figures import figure, flags_text, percent
+from partitune.analysis.references import engine_default_name
 from partitune.analysis.significance import CONFIDENCE
 from partitune.candidate import Objective, Origin, Outcome
 from partitune.report.explained import print_result
@@ -49,8 +50,11 @@ def _sentences(summary: Summary, stopped: str, *, every: bool) -> Iterable[str]:
     yield from () if summary.distance is None else summary.distance.lines()
     yield from () if summary.advice is None else summary.advice.lines()
     yield from summary.notes()
+    if summary.best is not None:
+        yield from summary.against_same_flags(summary.best)
     if summary.verdict:
-        yield f"verdict: {summary.verdict}"
+        against = "" if summary.default is None else f"against {engine_default_name(summary.default)}: "
+        yield f"verdict: {'' if summary.best_is_default else against}{summary.verdict}"
 
 
 def _trial_text(summary: Summary, trial: Trial) -> str:

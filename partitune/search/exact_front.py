@@ -93,6 +93,7 @@ class Solved:
     infeasible: str  # why nothing fits; empty when something does
     orders: tuple[StageOrder, ...]  # of unequal stages: the present one, and the best that can be launched
     orders_text: str  # how many there are
+    starting: PlannedPartition | None  # the engine's default at its starting flags; None: the rows are at those
 
     @property
     def best(self) -> PlannedPartition | None:
@@ -111,6 +112,7 @@ class Solved:
             "batches_in_flight": self.in_flight,
             "infeasible": self.infeasible,
             "orders": [asdict(order) for order in self.orders],
+            "default_at_starting_flags": None if self.starting is None else self.starting.to_json(),
             "cost_source": self.cost_source,
         }
 
@@ -154,7 +156,15 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
         infeasible=infeasible,
         orders=orders,
         orders_text=text,
+        starting=_at_starting_flags(spec, resolve(spec)) if settings else None,
     )
+
+
+def _at_starting_flags(spec: SearchSpace, problem: Problem) -> PlannedPartition:
+    """The engine's default, which flags that were set are held against."""
+    planner = Space(problem, spec).planner_on(None)
+    resolved = ResolvedCandidate(problem, Candidate(problem.default_partition, {}))
+    return _planned(planner, planner.fluid_bound_s({}), resolved, (DEFAULT_PLAN,))
 
 
 def _planned(planner: Planner, fluid_s: float, resolved: ResolvedCandidate, names: Sequence[str]) -> PlannedPartition:

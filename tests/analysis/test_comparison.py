@@ -129,6 +129,9 @@ def test_a_winner_lowers_no_cap_for_a_gain_inside_the_zone() -> None:
         )
         assert index == 2
         assert why.endswith("of those that are equal within it, the one that lowers no cap and changes the least")
+    index, why = choose([default, with_cap(150, 1000, 16)], objectives, 0, ZONE, caps=SERVING_CAPS)
+    assert index == 1
+    assert why.endswith("it lowers max_num_seqs from 128 to 16: no trial that lowers less was as good")
     worth_it = [default, with_cap(150, 1100, 16), with_cap(150, 1000, 128)]
     assert choose(worth_it, objectives, 0, ZONE, caps=SERVING_CAPS)[0] == 1
     assert lowered_caps(worth_it[1].candidate, default.candidate, SERVING_CAPS) == ("max_num_seqs",)
