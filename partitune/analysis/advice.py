@@ -174,10 +174,12 @@ class _Adviser:
     def __init__(self, problem: Problem, candidate: Candidate, budget_s: float, words: Sequence[str] | None) -> None:
         self._problem, self._candidate, self._words = problem.on(candidate.layout), candidate, words
         self._objective, self._zone = problem.objectives[0], problem.zone
-        self._budget_s, self._start_s = budget_s, time.process_time()
         self._results: dict[str, Result] = {}
         self._elsewhere: dict[tuple[OtherStart, str], Result] = {}
+        began_s = time.process_time()
         self._base = self._run(candidate)
+        self._budget_s, self._start_s = budget_s, time.process_time()
+        self._run_s = self._start_s - began_s  # what a further run is expected to take
 
     def advice(self) -> Advice:
         """Changes first, then partitions under the best flags, then what is told under other releases."""
@@ -204,7 +206,8 @@ class _Adviser:
         return self._results[candidate.digest]
 
     def _spent(self, share: float = 1.0) -> bool:
-        return time.process_time() - self._start_s >= share * self._budget_s
+        """No further run fits into that share of the budget."""
+        return time.process_time() - self._start_s + self._run_s >= share * self._budget_s
 
     def _cost(self, result: Result) -> float:
         return self._objective.cost(result.metric(self._objective.metric) or 0.0)

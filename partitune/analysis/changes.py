@@ -1,9 +1,9 @@
 """Which changes of a candidate are worth trying, the best guess first.
 
-Decision: the engine names the flags and their values, the planner the partitions; here they are only put together. One
-flag at a time first, then partitions, then two flags together, because a flag that does nothing alone may do everything
-beside another one (async-v1 with a burst that fits one step needs two). Under other flags other partitions are best, so
-those are asked for again once the best flags are known.
+Decision: the engine names the flags and their values, the planner the partitions; here they are only put together. The
+likeliest value of each flag comes first, then partitions, other values, and two flags together, because a flag that
+does nothing alone may do everything beside another one (async-v1 with a burst that fits one step needs two). Under
+other flags other partitions are best, so those are asked for again once the best flags are known.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class Changes:
         self._planner = Planner(self._problem, stage_bounds(self._problem.stages, self._problem.layers), ())
 
     def first(self) -> list[Candidate]:
-        """One flag, the partition, two flags: each once, without what the engine refuses, nearest guess first."""
+        """Each flag's likeliest value, partitions, other values, two flags: without what the engine refuses."""
         levers = self._levers()
-        one = [{name: value} for name, values in levers.items() for value in values]
+        guesses = [{name: values[0]} for name, values in levers.items()]
+        rest = [{name: value} for name, values in levers.items() for value in values[1:]]
         pairs = [
             (first + second, {a: own, b: other})
             for a, b in combinations(levers, 2)
@@ -43,7 +44,7 @@ class Changes:
         ]
         pairs.sort(key=lambda pair: pair[0])
         two = [pair for _, pair in pairs]
-        return [*self._taken(one), *self.partitions(self._candidate), *self._taken(two)]
+        return [*self._taken(guesses), *self.partitions(self._candidate), *self._taken([*rest, *two])]
 
     def partitions(self, candidate: Candidate) -> list[Candidate]:
         """`candidate` with every partition that is exact for its flags: by stage, sum, prompt or KV blocks."""
