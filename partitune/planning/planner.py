@@ -2,7 +2,8 @@
 
 Decision: the sampler never sees a partition vector (a flat space of vectors starves the flags). It names a plan, and
 for every flag setting the plan is solved exactly: `front-0` is the least slowest stage, `front-4` the most KV blocks,
-the others lie between them on the exact front of the two. `default` is the engine's own split, `seed-1` the first
+the others lie between them on the exact front of the two. `least-sum` and `first-token` are the exact answers to two
+other questions, which differ where GPUs do. `default` is the engine's own split, `seed-1` the first
 vector a person wrote. Memory, KV staircase, illegal cuts, bounds and unequal GPUs are all inside the solver's
 tensors. What a model admits is one rule set in two forms: `models.legal_cuts.illegal_reasons` explains a vector that
 somebody wrote, `allowed_windows` is the same as a boolean array, so that the solver never proposes what that refuses.
@@ -23,7 +24,7 @@ from partitune.models.architecture import Architecture
 from partitune.partition import Partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import kv_bytes_tensor
-from partitune.planning.solver import Solution, along, minimise_ttft, pareto_front
+from partitune.planning.solver import Solution, along, minimise_sum, minimise_ttft, pareto_front
 from partitune.planning.stage_times import StageTimes, Work
 from partitune.planning.workload_mix import Over
 
@@ -31,6 +32,10 @@ DEFAULT_PLAN = "default"
 #: Points of the front the sampler may choose from.
 FRONT_PLANS = tuple(f"front-{index}" for index in range(5))
 EXACT_PLAN = FRONT_PLANS[0]
+#: The planner's other exact answers: of unequal GPUs both leave the slower ones with few layers.
+LEAST_SUM_PLAN, FIRST_TOKEN_PLAN = "least-sum", "first-token"
+#: Share by which one of these has to be better, at what it is the answer to, to differ from the exact plan.
+WORTH_A_PLAN = 0.01
 Windows = NDArray[np.bool_]
 Bounds = tuple[tuple[int, int], ...]  # per stage: fewest and most layers
 
@@ -91,10 +96,12 @@ class Planner:
         self._times = StageTimes(problem)
         self._fronts: dict[tuple[tuple[str, FlagValue], ...], tuple[Solution, ...] | InfeasibleSpace] = {}
 
+        self._answers: dict[tuple[str, tuple[tuple[str, FlagValue], ...]], Partition] = {}
+
     @property
     def names(self) -> tuple[str, ...]:
         """Every plan, the engine's default first."""
-        return (DEFAULT_PLAN, *FRONT_PLANS, *self._seeds)
+        return (DEFAULT_PLAN, *FRONT_PLANS, LEAST_SUM_PLAN, FIRST_TOKEN_PLAN, *self._seeds)
 
     def partition(self, plan: str, flags: Mapping[str, FlagValue]) -> Partition:
         """Layers per stage of `plan` under `flags`.
@@ -106,6 +113,8 @@ class Planner:
             return self._problem.default_partition
         if plan in self._seeds:
             return self._seeds[plan]
+        if plan in (LEAST_SUM_PLAN, FIRST_TOKEN_PLAN):
+            return self._answer(plan, flags)
         front, index = self.front(flags), FRONT_PLANS.index(plan)
         last = len(front) - 1
         if last >= len(FRONT_PLANS):  # a short front gives every point a name, a long one is sampled evenly
@@ -146,6 +155,24 @@ class Planner:
     def fluid_bound_s(self, flags: Mapping[str, FlagValue]) -> float:
         """Seconds of the whole load below which no partition brings the slowest stage."""
         return max(self._times.fluid_bound_s(work) for work in self._works(flags))
+
+    def _answer(self, plan: str, flags: Mapping[str, FlagValue]) -> Partition:
+        """The other exact answer of that name, where it is worth a candidate of its own; else the exact plan's."""
+        key = plan, tuple(sorted(flags.items()))
+        if key not in self._answers:
+            exact = self.front(flags)[0].partition
+            if plan == FIRST_TOKEN_PLAN:
+                own, seconds = self.fastest_prompt(flags), self.prompt_s
+            else:
+                times = self.stage_times(flags)
+                own = minimise_sum(np.where(self.allowed(flags), times, np.inf)).partition
+                seconds = self._sum_s
+            worth = seconds(own, flags) < (1 - WORTH_A_PLAN) * seconds(exact, flags)
+            self._answers[key] = own if worth else exact
+        return self._answers[key]
+
+    def _sum_s(self, partition: Sequence[int], flags: Mapping[str, FlagValue]) -> float:
+        return float(self.stage_seconds(partition, flags).sum())
 
     def fastest_prompt(self, flags: Mapping[str, FlagValue]) -> Partition:
         """The partition with the least `prompt_s`, but for hand-offs, which count on both of their sides here.

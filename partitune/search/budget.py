@@ -24,6 +24,8 @@ class StoppingRule:
 
     def spent(self, progress: Progress, slots: int = 1) -> str:
         """Why nothing may start; empty while something may. At most half of the hours is left to later runs."""
+        if progress.hopeless:
+            return progress.hopeless
         if self.trials is not None and progress.finished + progress.running >= self.trials:
             return f"the budget of {self.trials} trials is spent"
         later_s = self.later_runs * progress.busy_s / max(1, progress.outcomes.total())
@@ -52,6 +54,7 @@ class Progress:
     began_s: float = field(default_factory=time.monotonic)
     where: str = ""  # which pool takes the next candidate
     phase: str = ""  # what goes on beside the search itself, and how far it is
+    hopeless: str = ""  # why nothing can be found; empty: there is hope
     stopped: str = ""  # why the loop ended
 
     def count(self, result: Result, running: int) -> None:

@@ -19,7 +19,7 @@ from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.hardware.gpus import GIB
 from partitune.models.legal_cuts import illegal_reasons
 from partitune.partition import Partition
-from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, Planner
+from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, WORTH_A_PLAN, Planner
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -28,8 +28,6 @@ from partitune.search.space import Space
 from partitune.spec.search_space import SearchSpace
 
 _LEAST, _BETWEEN, _MOST, _SOONEST = "least slowest stage", "between", "most KV", "first token soonest"
-#: A partition that only answers a prompt sooner is worth a row when it does so by this share.
-_WORTH_A_ROW = 0.01
 #: Orders of unequal stages that are compared; each is a problem of its own, and takes some tens of milliseconds.
 MOST_ORDERS = 100
 
@@ -135,7 +133,7 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
             names.setdefault(partition, []).append(_BETWEEN)
         names.setdefault(front[-1], []).append(_MOST)
         soonest = planner.fastest_prompt(flags)
-        if planner.prompt_s(soonest, flags) < (1 - _WORTH_A_ROW) * planner.prompt_s(front[0], flags):
+        if planner.prompt_s(soonest, flags) < (1 - WORTH_A_PLAN) * planner.prompt_s(front[0], flags):
             names.setdefault(soonest, []).append(_SOONEST)
     except InfeasibleSpace as error:
         infeasible = str(error)

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from operator import itemgetter
 
+import numpy as np
+
 from partitune.candidate import LAYOUT, Candidate, FlagValue, Origin, Submission
 from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
@@ -20,6 +22,7 @@ from partitune.partition import Partition
 from partitune.planning.candidate_layouts import searched
 from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Bounds, Planner, stage_bounds
 from partitune.planning.problem import Problem
+from partitune.planning.solver import along
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s
 from partitune.spec.domains import Domain, WholeRange, domain_allows
 from partitune.spec.search_space import SearchSpace
@@ -135,6 +138,19 @@ class Space:
         if plan not in planner.names:
             raise InfeasibleSpace(f"{plan} is a partition for another layout than {layout}")
         return self._proposal(planner.partition(plan, flags), flags, Origin.SAMPLER, plan, layout)
+
+    def admits(self, candidate: Candidate) -> bool:
+        """Whether its partition is within the bounds of the space, legal, and fits its flags."""
+        allowed = self.planner_on(candidate.layout).allowed(candidate.flags)
+        return bool(along(allowed.astype(np.float64), candidate.partition).all())
+
+    def fits(self, params: Mapping[str, FlagValue]) -> bool:
+        """Whether any partition fits the flags and the layout of these parameters, but for a rule of the engine."""
+        flags = {**self.starting_flags, **{name: params[name] for name in self._domains}}
+        layout = str(params.get(LAYOUT, self.problem.layout.name))
+        with suppress(InfeasibleSpace):
+            return bool(self.planner_on(layout).front(flags))
+        return False
 
     def encode(self, candidate: Candidate, plan: str) -> Mapping[str, FlagValue] | None:
         """The parameters that decode to `candidate`; None when the space cannot propose it."""

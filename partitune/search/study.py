@@ -24,18 +24,21 @@ from partitune.analysis.figures import figure
 from partitune.analysis.final import most_runs
 from partitune.analysis.judgement import line_up
 from partitune.analysis.trial import Repeat, Screened, Trial
-from partitune.candidate import Result, Submission
+from partitune.candidate import Origin, Result, Submission
 from partitune.errors import SpecError, StoreError
 from partitune.execution.choice import choose_driver, choose_pool
 from partitune.execution.driver import Driver
 from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.planning.planner import DEFAULT_PLAN
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Unwatched, Watcher
+from partitune.search.hopeless import Hopeless
 from partitune.search.loop import search
+from partitune.search.proposers.closing import ClosingProposer, Winner, winner_by
 from partitune.search.proposers.final import FinalProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import FirstsProposer, Proposer
@@ -47,7 +50,7 @@ from partitune.spec.own_file import PRIVATE
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
 from partitune.store import SpecChanged, Store, StudyState, StudyTerms, check_study_name
-from partitune.store.trial_log import log_trial
+from partitune.store.trial_log import log_file, log_trial
 
 #: Keys of a search space that say how long to look, not what a trial means.
 MAY_DIFFER = ("budget", "description", "indifference_zone")
@@ -113,6 +116,7 @@ def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]
             for line in pool.prepare():
                 watcher.said(line)
             progress = study.search(space, pool, budget)
+            study.close(space, pool, budget, progress)
             if order.launches:  # the simulator says the same again
                 study.play_final(pool, budget, progress)
             unless_finished.pop_all()
@@ -178,8 +182,36 @@ class _Study:
         busy_s += sum(repeat.result.duration_s for repeat in self.store.repeats(self.name))
         progress = Progress(finished=len(trials), gpus=self._gpus, gpu_hours=self._gpus * busy_s / 3600)
         self._numbers = itertools.count(self.store.next_number(self.name))
-        progress.stopped = search(proposer, pool, self._record, budget, progress, self.watcher)
+        hopeless = Hopeless(space, log_file(self.order.database, self.name))
+        for trial in trials:
+            hopeless.tell(trial.submission, trial.result, fresh=False)
+
+        def record(submission: Submission, result: Result) -> int:
+            number = self._record(submission, result)
+            hopeless.tell(submission, result, fresh=True)
+            progress.hopeless = hopeless.reason
+            return number
+
+        progress.hopeless = hopeless.reason
+        progress.stopped = search(proposer, pool, record, budget, progress, self.watcher)
         return progress
+
+    def close(self, space: Space, pool: Pool, budget: StoppingRule, progress: Progress) -> None:
+        """Try what the closing analysis names: a launch counts, and where all is simulated a few trials are added."""
+        if progress.hopeless:
+            return
+        simulated = not self.order.launches
+        closing = ClosingProposer(space, self._winner(), analysed=simulated)
+        for trial in self.store.trials(self.name, stages=False):
+            closing.tell(trial.submission, trial.result)
+        before, progress.phase = progress.finished, "closing: what the analysis of the best names" * simulated
+        search(closing, pool, self._record, StoppingRule(None) if simulated else budget, progress, self.watcher)
+        progress.phase = ""
+        if added := progress.finished - before:
+            progress.stopped += f"; {added} more to close" if simulated else ""
+
+    def _winner(self) -> Winner:
+        return winner_by(self.objectives, self.aim.rules.zone, self.aim.rules.caps)
 
     def _record(self, submission: Submission, result: Result) -> int:
         trial = Trial(self.name, next(self._numbers), submission.label, datetime.now(UTC), result)
@@ -213,7 +245,9 @@ class _Study:
         opening = {first.candidate.digest for first in space.first_proposals()}
         for stored in self.store.screened(self.name):
             submission, candidate = stored.submission, stored.result.candidate
-            proposable = submission.origin not in OPENING and space.encode(candidate, submission.plan) is not None
+            # What a closing found has no plan of the space, and flags of it.
+            plan = DEFAULT_PLAN if submission.origin == Origin.CLOSING else submission.plan
+            proposable = submission.origin not in OPENING and space.encode(candidate, plan) is not None
             if proposable or candidate.digest in opening:
                 sampler.tell(submission, stored.result)
                 screened.append(stored)
@@ -228,6 +262,10 @@ class _Study:
 
         with LocalPool(simulator) as pool:
             search(sampler, pool, record, StoppingRule(wanted), Progress(finished=len(screened)), Unwatched())
+            closing = ClosingProposer(space, self._winner(), analysed=True)
+            for stored in screened:
+                closing.tell(stored.submission, stored.result)
+            search(closing, pool, record, StoppingRule(None), Progress(), Unwatched())
         return screened
 
     def _keep(self, submission: Submission, result: Result) -> Screened:

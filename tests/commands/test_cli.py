@@ -321,7 +321,7 @@ def test_explain_of_what_cannot_run_has_the_same_keys_and_says_why(command: Comm
 def test_a_search_without_anything_that_runs_says_why(command: Command) -> None:
     reserved = ("--set", "cluster.reserved_gib=40")
     out = command("search", "tiny", *LOCAL, *reserved, code=1)
-    assert "trials: 12 infeasible" in out
+    assert "trials: 1 infeasible (the model fits nowhere in this space: " in out
     assert "weights miss the card by" in out
     assert "why: no trial can be deployed: every one failed or missed a limit" in out
     found = command.json("search", "tiny", *LOCAL, *reserved, code=1)

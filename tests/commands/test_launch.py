@@ -142,6 +142,26 @@ def test_a_search_measures_every_trial_and_stores_no_secret(
     assert not [path for path in files if b"hf_abc123" in path.read_bytes()]
 
 
+def test_item_19_what_every_start_fails_of_is_started_twice_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight of eight were started. What is stored stays, and a rerun tries what may have been mended."""
+    write("fake.yaml", {**SPACE, "budget": {"trials": 8, "screen": 20, "finalists": 0}})
+    write("runner.yaml", settings(env={"FAKE_ENGINE_ACT": "unsupported"}))
+    words = ["search", "fake.yaml", "--runner", "runner.yaml", "--quiet", "--json"]
+    assert main(words) == 1
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert sum(found["trials"].values()) == 2, found["trials"]
+    assert found["stopped"].startswith("every start fails alike, whatever varies: the engine cannot run this model")
+    log = Path(found["stopped"].split("its log: ")[1])
+    assert "the engine cannot run this model" in log.read_text()
+    assert main(words) == 1
+    assert sum(json.loads(capsys.readouterr().out.splitlines()[-1])["trials"].values()) == 3
+    write("runner.yaml", settings())
+    assert main(words) == 0  # mended: the same command goes on
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert sum(found["trials"].values()) == 8
+    assert found["trials"]["ok"] == 5
+
+
 def test_a_secret_that_an_engine_quotes_is_masked_wherever_it_comes_in(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,7 +73,7 @@ def test_the_front_trades_stage_time_for_blocks() -> None:
 
 def test_every_plan_name_means_a_partition() -> None:
     made = planner(problem())
-    assert made.names == ("default", *FRONT_PLANS, "seed-1")
+    assert made.names == ("default", *FRONT_PLANS, "least-sum", "first-token", "seed-1")
     assert made.partition("default", {}) == (12, 12, 12)
     assert made.partition("seed-1", {}) == (12, 12, 12)
     for name in FRONT_PLANS:

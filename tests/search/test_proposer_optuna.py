@@ -186,8 +186,8 @@ def test_resuming_asks_nothing_again_and_a_finished_study_costs_nothing() -> Non
 
 
 def test_a_knob_with_one_value_is_no_obstacle_to_learning() -> None:
-    sampler = proposer(FlatSpace({"x": (1, 2, 3), "fixed": ("a",)}))
-    told = Submission(Candidate((4,), {"x": 2, "fixed": "a"}), Origin.SAMPLER, "front-0")
+    sampler = proposer(FlatSpace({"x": ("b", "c", "d"), "fixed": ("a",)}))
+    told = Submission(Candidate((4,), {"x": "c", "fixed": "a"}), Origin.SAMPLER, "front-0")
     sampler.tell(told, Result(told.candidate, Outcome.OK, "", measurement(9.0)))
     sampler.ask()
-    assert [trial.params for trial in sampler._study.trials if trial.state.name == "COMPLETE"] == [{"x": 2}]
+    assert [trial.params for trial in sampler._study.trials if trial.state.name == "COMPLETE"] == [{"x": "c"}]

@@ -120,7 +120,7 @@ def verdict_words(data: dict[str, Any]) -> str:
 
 def test_where_all_are_equal_the_default_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heard = Heard()
-    heard.run(order(tmp_path, site(tmp_path, EQUAL)))
+    heard.run(order(tmp_path, site(tmp_path, EQUAL, 0.004)))
     data = told(tmp_path)
     assert verdict_words(data) == "no significant difference: keep the default"
     assert data["best"]["trial"] == 0
@@ -184,7 +184,7 @@ def test_a_gain_nobody_simulated_is_found_and_claimed_with_its_interval(
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that nobody stopped."""
     folder = tmp_path_factory.mktemp("whole")
-    Heard().run(order(folder, site(folder, EQUAL)))
+    Heard().run(order(folder, site(folder, EQUAL, 0.004)))
     return folder
 
 
@@ -192,7 +192,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_search_that_was_ended_anywhere_goes_on_and_makes_no_run_twice(
     tmp_path: Path, whole: Path, line: str
 ) -> None:
-    one = order(tmp_path, site(tmp_path, EQUAL))
+    one = order(tmp_path, site(tmp_path, EQUAL, 0.004))
     with pytest.raises(KeyboardInterrupt):
         Heard(lambda text: line in text).run(one)
     assert len(journal(tmp_path)) < len(journal(whole))
@@ -211,7 +211,7 @@ def test_a_screen_that_was_ended_goes_on_with_what_is_missing(tmp_path: Path, wh
             if progress.phase.startswith("screen, 7 of"):
                 raise KeyboardInterrupt
 
-    one = order(tmp_path, site(tmp_path, EQUAL))
+    one = order(tmp_path, site(tmp_path, EQUAL, 0.004))
     with pytest.raises(KeyboardInterrupt):
         Impatient().run(one)
     assert journal(tmp_path) == []
@@ -241,7 +241,7 @@ def test_a_budget_of_hours_leaves_some_for_the_final_and_says_when_it_was_not_en
 
 
 def test_a_final_is_run_again_only_as_far_as_more_pairs_ask_for(tmp_path: Path) -> None:
-    runner = site(tmp_path, EQUAL)
+    runner = site(tmp_path, EQUAL, 0.004)
     Heard().run(order(tmp_path, runner))
     before = journal(tmp_path)
     Heard().run(order(tmp_path, runner, **{"budget.pairs": 6, "indifference_zone": 0.02}))

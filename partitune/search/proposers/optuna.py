@@ -7,6 +7,8 @@ Decisions:
   resuming asks nothing again.
 - The sampler is shown the last EPOCH to 2 EPOCH trials and the front of all before them: past a thousand, TPE spends a
   second on each ask and learns nothing from most of what it reads.
+- Of a small space all points are ranked by TPE's own measure and the best new one is taken, so that its model is
+  followed to the end; of a large one its draws. What is drawn at random, or walked through, says so.
 - A decoded candidate that was measured before, and one that cannot exist under its flags, is never launched.
 - Out of memory and time-outs are told as complete but infeasible, graded by how far off they are, because a failed
   trial teaches Optuna nothing (optuna issues 332, 566). Only broken attempts are told as FAIL.
@@ -14,9 +16,6 @@ Decisions:
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,26 +23,27 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import RandomSampler
 from optuna.trial import Trial, TrialState, create_trial
 
 from partitune.analysis.pareto import front
 from partitune.candidate import FlagValue, Objective, Origin, Outcome, Result, Submission
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT
+from partitune.search.proposers.axes import Axes, Columns, Point
+from partitune.search.proposers.ranking import RankingSampler
 from partitune.search.space import Space
-from partitune.spec.domains import Domain, WholeRange
 
-#: Asks in a row that gave nothing new before what is left of a small space is walked through, or of a large one drawn.
+#: Rankings of a large space in a row that held nothing new before points are drawn at random.
 PATIENCE = 3
+#: Points of a small space that are ranked for an ask; of a larger one another sample for each.
+CONSIDERED = 500
 #: Random draws in a row that gave nothing new before a large space counts as exhausted.
 DRAWS = 500
-#: Largest number of points that is walked through.
-GRID_LIMIT = 50_000
 #: Constraints every told trial carries whatever its limits: what can keep a candidate from running at all.
 SITE_CONSTRAINTS = (MEMORY_CONSTRAINT, RULES_CONSTRAINT, TIME_CONSTRAINT)
 #: Random trials before TPE models anything.
-STARTUP_TRIALS = 10
+STARTUP_TRIALS = 3
 #: Trials after which the sampler's memory is thinned out.
 EPOCH = 1000
 
@@ -68,11 +68,9 @@ class OptunaProposer:
         self._constraints = (*SITE_CONSTRAINTS, *constraints)
         self._seed = seed
         self._study = self._new_study()
-        # In the order of their names: a stored search space has lost the order its flags were written in, and samplers
-        # draw one after the other. A parameter with one value is left out: there is nothing to propose.
-        every = {name: _distribution(domain) for name, domain in sorted(space.parameters.items())}
-        self._distributions = {name: domain for name, domain in every.items() if not domain.single()}
-        self._grid = _shuffled_grid({name: space.parameters[name] for name in self._distributions}, seed)
+        self._axes = Axes(space.parameters)
+        self._grid = self._axes.grid(seed)
+        self._walked = 0  # points of the grid that were passed over or taken in its order
         self._known: set[str] = set()  # digests of all that was proposed, reserved or told of
         self._pending: dict[str, Trial | None] = {}  # of those that were not told of yet; their trial if of this study
         self._lessons: list[_Lesson] = []  # of this epoch and the one before, and the front of what came earlier
@@ -83,15 +81,16 @@ class OptunaProposer:
 
     def ask(self) -> Submission | None:
         """The next new candidate; None when the space holds nothing that was not tried."""
-        if not self._distributions:
+        if not self._axes.distributions:
             return None
         self._teach()
-        for trial, origin in self._trials():
-            if (new := self._new(trial.params)) is not None:
+        for point, origin in self._points():
+            if (new := self._new(point)) is not None:
                 new = replace(new, origin=origin)
-                self._begin(new, trial)
+                self._study.enqueue_trial(self._axes.coded(point))
+                self._study.sampler = RandomSampler(self._seed)  # all of the trial is given: nothing to model
+                self._begin(new, self._study.ask(self._axes.distributions))
                 return new
-            self._study.tell(trial, state=TrialState.FAIL)  # TPE does not look at these
         return None
 
     def reserve(self, submission: Submission) -> bool:
@@ -113,15 +112,42 @@ class OptunaProposer:
                 return decoded
         return None
 
-    def _trials(self) -> Iterator[tuple[Trial, Origin]]:
-        """Trials to try one after the other until one of them is new, each with what makes it."""
-        drawn = DRAWS if self._grid is None else 0
-        for attempt, startup in enumerate([STARTUP_TRIALS] * PATIENCE + [sys.maxsize] * drawn):
-            yield self._next_trial(attempt, startup), Origin.RANDOM if self._taught < startup else Origin.SAMPLER
-        for params in self._grid or ():  # never from the start: what was passed over once is never new again
-            if self._new(params) is not None:
-                self._study.enqueue_trial(params)
-                yield self._next_trial(PATIENCE, STARTUP_TRIALS), Origin.ENUMERATED
+    def _points(self) -> Iterator[tuple[Point, Origin]]:
+        """Points to take one after the other until one of them is new, each with what makes it."""
+        modelled = self._taught >= STARTUP_TRIALS
+        if modelled:
+            for attempt in range(PATIENCE if self._grid is None else 1):
+                for point in self._ranked(attempt, STARTUP_TRIALS):
+                    yield point, Origin.SAMPLER
+        if self._grid is None:
+            for draw in range(DRAWS):
+                for point in self._ranked(PATIENCE + draw, sys.maxsize):
+                    yield point, Origin.RANDOM
+            return
+        # Never from the start: what was passed over once is never new again.
+        while self._walked < len(self._grid):
+            yield self._grid[self._walked], Origin.ENUMERATED if modelled else Origin.RANDOM
+            self._walked += 1
+
+    def _ranked(self, attempt: int, startup: int) -> Iterator[Point]:
+        """The best first by TPE's own ratio, of its draws or of a small space's points; one at random at first."""
+        seed = int(self._entropy(attempt).generate_state(1)[0])
+        considered: Columns | None = None
+        if self._grid is not None:
+            among = np.random.default_rng(seed).permutation(len(self._grid))[:CONSIDERED]
+            considered = self._axes.columns([self._grid[index] for index in among])
+        sampler = RankingSampler(considered, seed, startup)
+        self._study.sampler = sampler
+        trial = self._study.ask(self._axes.distributions)
+        self._study.tell(trial, state=TrialState.FAIL)  # TPE does not look at these
+        if not len(sampler.order):
+            yield self._axes.named(trial.params)
+        for index in sampler.order:
+            yield self._axes.point(sampler.considered, index)
+
+    def _entropy(self, attempt: int) -> np.random.SeedSequence:
+        """Random numbers of their own for every (seed, finished trials, trials in flight, attempt)."""
+        return np.random.SeedSequence([self._seed, self._finished, len(self._pending), attempt])
 
     def tell(self, submission: Submission, result: Result) -> None:
         """Record a finished trial, asked for here or read back."""
@@ -136,7 +162,7 @@ class OptunaProposer:
             self._worst[index] = max((value for value in both if value is not None), key=objective.cost, default=None)
         known = self._space.encode(submission.candidate, submission.plan)  # None: a default or seed outside the space
         if result.outcome in (Outcome.OK, Outcome.INFEASIBLE) and known is not None:
-            params = {name: known[name] for name in self._distributions}
+            params = self._axes.coded(known)
             taught = self._worst if None in values else values
             self._lessons.append(_Lesson(params, [value or 0.0 for value in taught], result))
         if len(self._lessons) - self._epoch_start >= EPOCH:
@@ -156,19 +182,14 @@ class OptunaProposer:
             params, values, given = dict(lesson.params), lesson.values, lesson.result.constraints
             constraints = {name: self._constraint(name, given) for name in self._constraints}
             self._study.add_trial(
-                create_trial(params=params, distributions=self._distributions, values=values, constraints=constraints)
+                create_trial(
+                    params=params, distributions=self._axes.distributions, values=values, constraints=constraints
+                )
             )
         self._taught = len(self._lessons)
 
     def _new_study(self) -> optuna.Study:
         return optuna.create_study(directions=[objective.direction for objective in self._objectives])
-
-    def _next_trial(self, attempt: int, startup: int) -> Trial:
-        """Random numbers of their own for every (seed, finished trials, trials in flight, attempt)."""
-        numbers = np.random.SeedSequence([self._seed, self._finished, len(self._pending), attempt])
-        seed = int(numbers.generate_state(1)[0])
-        self._study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup)
-        return self._study.ask(self._distributions)
 
     def _constraint(self, name: str, given: Mapping[str, float]) -> float:
         if name in given:
@@ -176,32 +197,3 @@ class OptunaProposer:
         broken = any(value > 0 for value in given.values())
         # A limit nobody could measure counts as missed on a candidate that did not run.
         return 1.0 if broken and name not in SITE_CONSTRAINTS else 0.0
-
-
-def _distribution(domain: Domain) -> BaseDistribution:
-    if isinstance(domain, tuple):
-        return CategoricalDistribution(domain)
-    if isinstance(domain, WholeRange):
-        return IntDistribution(domain.low, domain.high, log=domain.log, step=domain.step or 1)
-    return FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
-
-
-def _shuffled_grid(domains: Mapping[str, Domain], seed: int) -> Iterator[dict[str, FlagValue]] | None:
-    """Every point of a finite space in random order; None where it is not finite or too large to walk through."""
-    values = [_values_of(domain) for domain in domains.values()]
-    if math.prod(map(len, values)) > GRID_LIMIT:
-        return None
-    points = [dict(zip(domains, point, strict=True)) for point in itertools.product(*values)]
-    random.Random(seed).shuffle(points)  # noqa: S311 - an order, not a secret
-    return iter(points)
-
-
-def _values_of(domain: Domain) -> Sequence[FlagValue]:
-    """Every value of a domain; of one that is not finite, more than a grid may have points."""
-    if isinstance(domain, tuple):
-        return domain
-    if isinstance(domain, WholeRange):
-        return range(domain.low, domain.high + 1, domain.step or 1)
-    if domain.step is None:
-        return range(GRID_LIMIT + 1)
-    return [domain.low + step * domain.step for step in range(round((domain.high - domain.low) / domain.step) + 1)]

@@ -1,0 +1,81 @@
+"""What a search tries before it is called finished: whatever the closing analysis would name beside its winner.
+
+Decision: nothing that the last page says of another partition is left untried. The default partition at the winner's
+flags is what the winner is compared with first; then what the analysis of the winner's own batches finds better, and of
+the winner that comes out of it again, until nothing new is named. Both follow from the trials alone, so a finished
+study that is run again asks for none of it a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from partitune.analysis.comparison import choose
+from partitune.analysis.limits import Distance, distances
+from partitune.candidate import Candidate, Objective, Origin, Result, Submission
+from partitune.errors import RunError, SpecError
+from partitune.planning.planner import DEFAULT_PLAN
+from partitune.search.space import Space
+
+#: Plan of a partition that the analysis of a winner found.
+ANALYSIS_PLAN = "analysis"
+#: Trials that a closing adds at most, whether in one run of the study or in several.
+MOST_CLOSING = 8
+#: The trials' results and which of them is the engine's default: the winner's place.
+Winner = Callable[[Sequence[Result], int | None], int | None]
+
+
+class ClosingProposer:
+    """Asks, one at a time, for what the analysis of the best trial so far would name."""
+
+    def __init__(self, space: Space, winner: Winner, *, analysed: bool) -> None:
+        """`analysed`: whether the simulator's finds are tried too, not only the default at the winner's flags."""
+        self._space, self._winner, self._analysed = space, winner, analysed
+        self._results: list[Result] = []
+        self._known: set[str] = set()
+        self._default: int | None = None
+        self._added = 0
+
+    def ask(self) -> Submission | None:
+        """The next that is named and new."""
+        best = self._winner(self._results, self._default)
+        if best is None or self._added >= MOST_CLOSING:
+            return None
+        named = self._named(self._results[best].candidate)
+        new = next((one for one in named if one.candidate.digest not in self._known), None)
+        if new is not None:
+            self._known.add(new.candidate.digest)
+        return new
+
+    def tell(self, submission: Submission, result: Result) -> None:
+        """Count a trial, of the search or of the closing itself."""
+        if submission.origin == Origin.DEFAULT:
+            self._default = len(self._results)
+        self._added = self._added + 1 if submission.origin == Origin.CLOSING else 0
+        self._known.add(submission.candidate.digest)
+        self._results.append(result)
+
+    def _named(self, winner: Candidate) -> Iterator[Submission]:
+        problem = self._space.problem.on(winner.layout)
+        default = replace(winner, partition=tuple(problem.default_partition))
+        yield Submission(default, Origin.CLOSING, DEFAULT_PLAN)
+        if self._analysed:
+            for partition in self._better(winner):
+                yield Submission(replace(winner, partition=partition), Origin.CLOSING, ANALYSIS_PLAN)
+
+    def _better(self, winner: Candidate) -> Iterable[tuple[int, ...]]:
+        """Partitions within the bounds of the space that serve the winner's own batches better, as simulated."""
+        with suppress(SpecError, RunError):  # a winner that only runs on the real engine
+            distance = distances(self._space.problem, winner)
+            parts = [distance] if isinstance(distance, Distance) else distance.parts.values()
+            best = [replace(winner, partition=part.best_partition) for part in parts]
+            return [candidate.partition for candidate in best if self._space.admits(candidate)]
+        return ()
+
+
+def winner_by(objectives: Sequence[Objective], zone: float, caps: Iterable[str]) -> Winner:
+    """The winner as a summary without a final names it."""
+    lowered = (*caps,)
+    return lambda results, default: choose(results, objectives, default, zone, caps=lowered)[0]
