@@ -15,7 +15,7 @@ from partitune.candidate import Candidate, Measurement, StageReport
 from partitune.engines.memory import KvCache
 from partitune.engines.rules import refused
 from partitune.engines.scheduling import Simulation
-from partitune.errors import InfeasibleSpace, OutOfMemory, Refused, RunError
+from partitune.errors import OutOfMemory, Refused, RunError, SpecError
 from partitune.execution.driver import Driver
 from partitune.hardware.gpus import GIB
 from partitune.planning.problem import Problem
@@ -101,7 +101,7 @@ def _start(resolved: ResolvedCandidate) -> KvCache:
         raise OutOfMemory("; ".join(memory.verdict for memory in short), excess=missing_bytes / GIB)
     try:
         return resolved.kv_cache
-    except InfeasibleSpace as error:
+    except SpecError as error:  # no block fits, or a cache whose layout is not modelled
         raise Refused(str(error), excess=1.0) from error
     except OutOfMemory as error:
         raise OutOfMemory(str(error), excess=(error.excess or GIB) / GIB) from error

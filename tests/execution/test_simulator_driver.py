@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partitune.candidate import Candidate, FlagValue, Outcome
+from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.errors import SpecError
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, run
 from partitune.execution.simulator_driver import SimulatorDriver
@@ -114,3 +115,13 @@ def test_sglangs_pipeline_cannot_be_drawn() -> None:
     posed = shipped_problem("kimi-k3-pp8-tp2-sglang")
     with pytest.raises(SpecError, match="only vLLM's pipeline can be drawn, not SGLang's"):
         SimulatorDriver(posed).timeline(Candidate(posed.default_partition))
+
+
+@pytest.mark.parametrize("dtype", VLLM_FLAGS["kv_cache_dtype"].choices)
+def test_item_15_no_cache_type_of_the_engine_is_an_internal_error(dtype: str) -> None:
+    """One choice whose layout is not modelled is a candidate that is left out with its reason, not a broken driver."""
+    result = run(SimulatorDriver(shipped_problem("tiny")), Candidate((18, 18), {"kv_cache_dtype": dtype}))
+    assert result.outcome in {Outcome.OK, Outcome.INFEASIBLE}
+    if result.outcome is Outcome.INFEASIBLE:
+        assert repr(dtype) in result.reason
+        assert result.constraints == {RULES_CONSTRAINT: 1.0}
