@@ -29,9 +29,19 @@ from benchmarks.synthetic_instances import (
     true_costs,
     with_costs,
 )
-from partitune.candidate import Candidate, FlagValue, Measurement, Objective, Origin, Outcome, Result, Submission
+from partitune.candidate import (
+    DEFAULT_PLAN,
+    Candidate,
+    FlagValue,
+    Measurement,
+    Objective,
+    Origin,
+    Outcome,
+    Result,
+    Submission,
+)
 from partitune.execution.driver import MEMORY_CONSTRAINT
-from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS
+from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS
 from partitune.planning.solver import Solution
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import FirstsProposer, Proposer

@@ -91,6 +91,8 @@ class Origin(StrEnum):
     FINAL = "final"  # a finalist's or the default's run on fresh servers
 
 
+#: Plan of the engine's own split.
+DEFAULT_PLAN = "default"
 #: Origins of what a search makes up point by point: many, and none of them news unless it is better.
 MADE_UP = frozenset({Origin.ENUMERATED, Origin.DESCENT, Origin.SAMPLER, Origin.RANDOM})
 #: Written by releases that named how a candidate was chosen and not what made it; the screen's were the sampler's.

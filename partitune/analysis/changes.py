@@ -13,15 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations, product
 
-import numpy as np
-
 from partitune.candidate import Candidate, FlagValue
 from partitune.errors import InfeasibleSpace
 from partitune.partition import Partition
 from partitune.planning.planner import Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.planning.solver import minimise_sum
 
 
 class Changes:
@@ -60,8 +57,7 @@ class Changes:
         with suppress(InfeasibleSpace):
             for plan in planner.names:
                 yield planner.partition(plan, flags)
-            allowed = np.where(planner.allowed(flags), planner.stage_times(flags), np.inf)
-            yield minimise_sum(allowed).partition
+            yield planner.least_sum(flags)
             yield planner.fastest_prompt(flags)
 
     def _levers(self) -> Mapping[str, tuple[FlagValue, ...]]:

@@ -7,14 +7,14 @@ in full wherever it is compared with. They are a sequence: who adds a reference 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from partitune.analysis.comparison import compare, gain
 from partitune.analysis.figures import flags_text, percent
 from partitune.analysis.trial import Trial
-from partitune.candidate import LAYOUT, Candidate, FlagValue, Objective, Outcome, Result
+from partitune.candidate import DEFAULT_PLAN, LAYOUT, Candidate, FlagValue, Objective, Outcome, Result
+from partitune.spec.commands import explain_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def stored_references(trial: Trial, same_flags: Trial | None, default: Trial | N
     starting = {} if base is None else base.candidate.settings
     numbers = {id(other.result): f" (trial {other.number})" for other in (same_flags, default) if other is not None}
     listed = references(trial.result.candidate, same, base, starting)
-    return tuple(replace(one, name=one.name + numbers[id(one.result)]) for one in listed)
+    return tuple(replace(reference, name=reference.name + numbers[id(reference.result)]) for reference in listed)
 
 
 def default_partition_at(trial: Trial, default: Trial | None, trials: Iterable[Trial]) -> Trial | None:
@@ -65,13 +65,10 @@ def default_partition_at(trial: Trial, default: Trial | None, trials: Iterable[T
         default: the engine's default; None: it was not tried.
         trials: of the same spec.
     """
-    own = trial.result.candidate
-    base = None if default is None else default.result.candidate
+    own, settings = trial.result.candidate, trial.result.candidate.settings
     for other in trials:
         candidate = other.result.candidate
-        as_default = base is not None and (candidate.layout, candidate.partition) == (base.layout, base.partition)
-        planned = other.submission.plan == "default"
-        if candidate.settings == own.settings and (as_default or planned):
+        if candidate.settings == settings and is_default_partition(other, default):
             return None if candidate == own else other
     return None
 
@@ -80,7 +77,7 @@ def is_default_partition(trial: Trial, default: Trial | None) -> bool:
     """Whether `trial` has the partition that the engine would have made on its layout."""
     own, base = trial.result.candidate, None if default is None else default.result.candidate
     same = base is not None and (own.layout, own.partition) == (base.layout, base.partition)
-    return same or trial.submission.plan == "default"
+    return same or trial.submission.plan == DEFAULT_PLAN
 
 
 def compared_text(
@@ -89,12 +86,11 @@ def compared_text(
     """The sentences that hold `trial` against the default partition at its flags, and say what each was worth."""
     if default is not None and trial.number == default.number:
         return []
-    settings = trial.result.candidate.settings
+    candidate = trial.result.candidate
     if same_flags is None:
         if is_default_partition(trial, default):
             return ["this is the default partition: it differs from the engine's default by its flags alone"]
-        flags = " ".join(f"--set {shlex.quote(flags_text({name: settings[name]}))}" for name in settings)
-        command = f"partitune explain SPACE {flags}".rstrip()
+        command = explain_command(("SPACE",), candidate, candidate.partition)
         return [
             f"the default partition at these flags was not tried: {command} (SPACE: that of the study) simulates it"
         ]
@@ -111,7 +107,7 @@ def compared_text(
 def worth(objective: Objective, default: Result, same_flags: Result, result: Result) -> list[str]:
     """Which part of the change against the engine's default is the flags', and which the partition's.
 
-    None where one of the three has no figure.
+    Nothing where one of the three has no figure.
     """
     ended = (default, same_flags, result)
     before, between, after = (one.metric(objective.metric) if one.outcome is Outcome.OK else None for one in ended)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from partitune.candidate import FlagValue
+from partitune.candidate import DEFAULT_PLAN, FlagValue
 from partitune.costs.cost_model import Batch, Floats
 from partitune.errors import InfeasibleSpace
 from partitune.models.architecture import Architecture
@@ -28,7 +28,6 @@ from partitune.planning.solver import Solution, along, minimise_sum, minimise_tt
 from partitune.planning.stage_times import StageTimes, Work
 from partitune.planning.workload_mix import Over
 
-DEFAULT_PLAN = "default"
 #: Points of the front the sampler may choose from.
 FRONT_PLANS = tuple(f"front-{index}" for index in range(5))
 EXACT_PLAN = FRONT_PLANS[0]
@@ -95,7 +94,6 @@ class Planner:
         self._seeds = {f"seed-{index}": seed for index, seed in enumerate(seeds, start=1)}
         self._times = StageTimes(problem)
         self._fronts: dict[tuple[tuple[str, FlagValue], ...], tuple[Solution, ...] | InfeasibleSpace] = {}
-
         self._answers: dict[tuple[str, tuple[tuple[str, FlagValue], ...]], Partition] = {}
 
     @property
@@ -164,15 +162,21 @@ class Planner:
             if plan == FIRST_TOKEN_PLAN:
                 own, seconds = self.fastest_prompt(flags), self.prompt_s
             else:
-                times = self.stage_times(flags)
-                own = minimise_sum(np.where(self.allowed(flags), times, np.inf)).partition
-                seconds = self._sum_s
+                own, seconds = self.least_sum(flags), self._sum_s
             worth = seconds(own, flags) < (1 - WORTH_A_PLAN) * seconds(exact, flags)
             self._answers[key] = own if worth else exact
         return self._answers[key]
 
     def _sum_s(self, partition: Sequence[int], flags: Mapping[str, FlagValue]) -> float:
         return float(self.stage_seconds(partition, flags).sum())
+
+    def least_sum(self, flags: Mapping[str, FlagValue]) -> Partition:
+        """The partition whose stages take the least time together.
+
+        Raises:
+            InfeasibleSpace: no partition fits.
+        """
+        return minimise_sum(np.where(self.allowed(flags), self.stage_times(flags), np.inf)).partition
 
     def fastest_prompt(self, flags: Mapping[str, FlagValue]) -> Partition:
         """The partition with the least `prompt_s`, but for hand-offs, which count on both of their sides here.

@@ -13,13 +13,13 @@ from itertools import islice
 from typing import Any
 
 from partitune.analysis.explanation import candidate_of
-from partitune.candidate import Candidate, FlagValue
+from partitune.candidate import DEFAULT_PLAN, Candidate, FlagValue
 from partitune.costs.memory import StageMemory
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.hardware.gpus import GIB
 from partitune.models.legal_cuts import illegal_reasons
 from partitune.partition import Partition
-from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, WORTH_A_PLAN, Planner
+from partitune.planning.planner import EXACT_PLAN, FIRST_TOKEN_PLAN, Planner
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -123,7 +123,8 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
     """
     problem = resolve(spec)
     wanted = candidate_of(problem, None, settings)
-    planner, problem, flags = Space(problem, spec).planner_on(wanted.layout), problem.on(wanted.layout), wanted.flags
+    space = Space(problem, spec)
+    planner, problem, flags = space.planner_on(wanted.layout), problem.on(wanted.layout), wanted.flags
     names: dict[Partition, list[str]] = {problem.default_partition: [DEFAULT_PLAN]}
     infeasible = ""
     try:
@@ -132,8 +133,8 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
         for partition in front[1:-1]:
             names.setdefault(partition, []).append(_BETWEEN)
         names.setdefault(front[-1], []).append(_MOST)
-        soonest = planner.fastest_prompt(flags)
-        if planner.prompt_s(soonest, flags) < (1 - WORTH_A_PLAN) * planner.prompt_s(front[0], flags):
+        soonest = planner.partition(FIRST_TOKEN_PLAN, flags)
+        if soonest != front[0]:
             names.setdefault(soonest, []).append(_SOONEST)
     except InfeasibleSpace as error:
         infeasible = str(error)
@@ -154,14 +155,14 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
         infeasible=infeasible,
         orders=orders,
         orders_text=text,
-        starting=_at_starting_flags(spec, resolve(spec)) if settings else None,
+        starting=_at_starting_flags(space) if settings else None,
     )
 
 
-def _at_starting_flags(spec: SearchSpace, problem: Problem) -> PlannedPartition:
+def _at_starting_flags(space: Space) -> PlannedPartition:
     """The engine's default, which flags that were set are held against."""
-    planner = Space(problem, spec).planner_on(None)
-    resolved = ResolvedCandidate(problem, Candidate(problem.default_partition, {}))
+    planner, default = space.planner_on(None), Candidate(space.problem.default_partition)
+    resolved = ResolvedCandidate(space.problem, default)
     return _planned(planner, planner.fluid_bound_s({}), resolved, (DEFAULT_PLAN,))
 
 

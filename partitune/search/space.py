@@ -15,12 +15,12 @@ from operator import itemgetter
 
 import numpy as np
 
-from partitune.candidate import LAYOUT, Candidate, FlagValue, Origin, Submission
+from partitune.candidate import DEFAULT_PLAN, LAYOUT, Candidate, FlagValue, Origin, Submission
 from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.partition import Partition
 from partitune.planning.candidate_layouts import searched
-from partitune.planning.planner import DEFAULT_PLAN, EXACT_PLAN, FRONT_PLANS, Bounds, Planner, stage_bounds
+from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS, Bounds, Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.solver import along
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s

@@ -24,21 +24,20 @@ from partitune.analysis.figures import figure
 from partitune.analysis.final import most_runs
 from partitune.analysis.judgement import line_up
 from partitune.analysis.trial import Repeat, Screened, Trial
-from partitune.candidate import Origin, Result, Submission
+from partitune.candidate import DEFAULT_PLAN, Origin, Result, Submission
 from partitune.errors import SpecError, StoreError
 from partitune.execution.choice import choose_driver, choose_pool
 from partitune.execution.driver import Driver
 from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.planner import DEFAULT_PLAN
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Unwatched, Watcher
 from partitune.search.hopeless import Hopeless
 from partitune.search.loop import search
-from partitune.search.proposers.closing import ClosingProposer, Winner, winner_by
+from partitune.search.proposers.closing import ClosingProposer
 from partitune.search.proposers.final import FinalProposer
 from partitune.search.proposers.optuna import OptunaProposer
 from partitune.search.proposers.proposer import FirstsProposer, Proposer
@@ -201,7 +200,7 @@ class _Study:
         if progress.hopeless:
             return
         simulated = not self.order.launches
-        closing = ClosingProposer(space, self._winner(), analysed=simulated)
+        closing = ClosingProposer(space, self.objectives, self.aim.rules, analysed=simulated)
         for trial in self.store.trials(self.name, stages=False):
             closing.tell(trial.submission, trial.result)
         before, progress.phase = progress.finished, "closing: what the analysis of the best names" * simulated
@@ -209,9 +208,6 @@ class _Study:
         progress.phase = ""
         if added := progress.finished - before:
             progress.stopped += f"; {added} more to close" if simulated else ""
-
-    def _winner(self) -> Winner:
-        return winner_by(self.objectives, self.aim.rules.zone, self.aim.rules.caps)
 
     def _record(self, submission: Submission, result: Result) -> int:
         trial = Trial(self.name, next(self._numbers), submission.label, datetime.now(UTC), result)
@@ -262,7 +258,7 @@ class _Study:
 
         with LocalPool(simulator) as pool:
             search(sampler, pool, record, StoppingRule(wanted), Progress(finished=len(screened)), Unwatched())
-            closing = ClosingProposer(space, self._winner(), analysed=True)
+            closing = ClosingProposer(space, self.objectives, self.aim.rules, analysed=True)
             for stored in screened:
                 closing.tell(stored.submission, stored.result)
             search(closing, pool, record, StoppingRule(None), Progress(), Unwatched())

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from partitune.candidate import Candidate, FlagValue
 from partitune.errors import SpecError
 from partitune.partition import Partition
-from partitune.spec.search_space import SearchSpace
+
+if TYPE_CHECKING:  # its reader is slow to load, and a command for a candidate needs none
+    from partitune.spec.search_space import SearchSpace
 
 #: Parts of a search space that decide a figure; the others decide what is tried.
 _SERVED = frozenset(("model", "cluster", "engine", "parallel", "workload", "goodput"))
@@ -26,8 +26,11 @@ def setting(name: str, value: FlagValue) -> str:
     """`name=value` as `--set` reads it."""
     if isinstance(value, bool):
         return f"{name}={str(value).lower()}"
-    if isinstance(value, str) and name != "engine.version" and yaml.safe_load(value) != value:
-        return f"{name}={json.dumps(value)}"
+    if isinstance(value, str) and name != "engine.version":
+        import yaml  # slow to load, and most values are no texts
+
+        if yaml.safe_load(value) != value:
+            return f"{name}={json.dumps(value)}"
     return f"{name}={value}"
 
 
@@ -46,6 +49,8 @@ def explain_command(words: Sequence[str], candidate: Candidate, default: Sequenc
 
 def words_of(space: SearchSpace) -> tuple[str, ...] | None:
     """What follows `partitune explain` to name `space`; None where its name and `--set` cannot say it."""
+    from partitune.spec.search_space import SearchSpace
+
     try:
         named = _leaves(SearchSpace.load(space.name).resolved())
     except SpecError:

@@ -8,31 +8,29 @@ study that is run again asks for none of it a second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from partitune.analysis.comparison import choose
+from partitune.analysis.final import DecisionRules
 from partitune.analysis.limits import Distance, distances
-from partitune.candidate import Candidate, Objective, Origin, Result, Submission
+from partitune.candidate import DEFAULT_PLAN, Candidate, Objective, Origin, Result, Submission
 from partitune.errors import RunError, SpecError
-from partitune.planning.planner import DEFAULT_PLAN
 from partitune.search.space import Space
 
 #: Plan of a partition that the analysis of a winner found.
 ANALYSIS_PLAN = "analysis"
 #: Trials that a closing adds at most, whether in one run of the study or in several.
 MOST_CLOSING = 8
-#: The trials' results and which of them is the engine's default: the winner's place.
-Winner = Callable[[Sequence[Result], int | None], int | None]
 
 
 class ClosingProposer:
     """Asks, one at a time, for what the analysis of the best trial so far would name."""
 
-    def __init__(self, space: Space, winner: Winner, *, analysed: bool) -> None:
+    def __init__(self, space: Space, objectives: Sequence[Objective], rules: DecisionRules, *, analysed: bool) -> None:
         """`analysed`: whether the simulator's finds are tried too, not only the default at the winner's flags."""
-        self._space, self._winner, self._analysed = space, winner, analysed
+        self._space, self._objectives, self._rules, self._analysed = space, objectives, rules, analysed
         self._results: list[Result] = []
         self._known: set[str] = set()
         self._default: int | None = None
@@ -40,7 +38,7 @@ class ClosingProposer:
 
     def ask(self) -> Submission | None:
         """The next that is named and new."""
-        best = self._winner(self._results, self._default)
+        best, _ = choose(self._results, self._objectives, self._default, self._rules.zone, caps=self._rules.caps)
         if best is None or self._added >= MOST_CLOSING:
             return None
         named = self._named(self._results[best].candidate)
@@ -73,9 +71,3 @@ class ClosingProposer:
             best = [replace(winner, partition=part.best_partition) for part in parts]
             return [candidate.partition for candidate in best if self._space.admits(candidate)]
         return ()
-
-
-def winner_by(objectives: Sequence[Objective], zone: float, caps: Iterable[str]) -> Winner:
-    """The winner as a summary without a final names it."""
-    lowered = (*caps,)
-    return lambda results, default: choose(results, objectives, default, zone, caps=lowered)[0]
