@@ -191,9 +191,11 @@ def judge(final: Final, results: Mapping[FinalRun, Result], objectives: Sequence
     )
 
 
-def fails_more(trial: int, default: int | None, results: Mapping[FinalRun, Result]) -> bool:
-    """Whether more of the starts of `trial` for the verdict failed than of the default's, as far as they were made."""
-    return Starts.of(trial, results).share > (0.0 if default is None else Starts.of(default, results).share)
+def fails_more(default: int | None, results: Mapping[FinalRun, Result]) -> frozenset[int]:
+    """Trials of whose starts for the verdict more failed than of the default's, as far as they were made."""
+    accepted = 0.0 if default is None else Starts.of(default, results).share
+    started = {run.trial for run in results if run.phase == "verdict"}
+    return frozenset(trial for trial in started if Starts.of(trial, results).share > accepted)
 
 
 def _choice(

@@ -212,8 +212,8 @@ def summarise(
     trials = list(trials)
     results = [trial.result for trial in trials]
     default = next((i for i, trial in enumerate(trials) if trial.is_default), None)
-    base_number = None if default is None else trials[default].number
-    barred = [index for index, trial in enumerate(trials) if fails_more(trial.number, base_number, runs)]
+    failing = fails_more(None if default is None else trials[default].number, runs)
+    barred = [index for index, trial in enumerate(trials) if trial.number in failing]
     chosen, why = choose(results, objectives, default, rules.zone, barred, rules.caps)
     lined_up = line_up(trials, objectives[0], rules)
     final = None if lined_up is None else judge(lined_up, runs, objectives, rules.zone)
