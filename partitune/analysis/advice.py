@@ -122,6 +122,7 @@ def _effect_text(effect: float) -> str:
 class Advice:
     """All there is to do about one candidate, as far as it was tried."""
 
+    base: Result  # how the candidate ended as it is
     metric: str
     zone: float
     changes: tuple[Change, ...]  # what gained most first
@@ -189,7 +190,9 @@ class _Adviser:
         for best in self._best_flags(first):
             untried += self._try(changes.partitions(best))
         told = tuple(self._told())
-        return Advice(self._objective.metric, self._zone, told, len(self._results) - 1, untried, self._budget_s)
+        return Advice(
+            self._base, self._objective.metric, self._zone, told, len(self._results) - 1, untried, self._budget_s
+        )
 
     def _try(self, candidates: Sequence[Candidate]) -> int:
         """How many of them there was no time for."""

@@ -168,7 +168,7 @@ def explain(
     problem, flow = resolved.problem, resolved.flow
     costs = problem.costs.stage_costs(candidate.partition)
     seconds = {name: costs.compute_s(batch) for name, batch in BALANCES.items()}
-    result = run(SimulatorDriver(problem), candidate)
+    result = run(SimulatorDriver(problem), candidate) if advice is None else advice.base
     return Explained(
         resolved=resolved,
         result=result,
