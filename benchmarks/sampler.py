@@ -1,6 +1,6 @@
 """Whether the sampler samples: regret and hypervolume by trials, beside random draws, plain TPE and the whole truth.
 
-    python -m benchmarks.sampler            the table of docs/validation.md
+    python -m benchmarks.sampler            the table for all spaces
     python -m benchmarks.sampler tiny       one search space, by name or file
 
 Decision: every candidate of a space is simulated once, so the optimum is known and a search costs no simulation. The

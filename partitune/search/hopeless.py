@@ -13,11 +13,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from partitune.candidate import FlagValue, Origin, Outcome, Result, Submission
 from partitune.engines.readout import FailureKind
 from partitune.execution.driver import MEMORY_CONSTRAINT, TIME_CONSTRAINT
 from partitune.search.space import Space
+from partitune.spec.domains import Domain
 
 _NUMBERS_AND_PATHS = re.compile(r"(?:~|\.{0,2})(?:/[\w.+@-]+)+|0x[0-9a-f]+|\d[\d.,:]*")
 #: What an engine says of itself, whatever the flags are.
@@ -29,7 +31,7 @@ _SETTINGS = 256
 class Hopeless:
     """Told of every trial; says why there is no use in going on."""
 
-    def __init__(self, space: Space, log: object) -> None:
+    def __init__(self, space: Space, log: Path | None) -> None:
         """`log` is where a person reads more of a failure; None: nowhere."""
         self._space, self._log = space, log
         self._default: Result | None = None
@@ -84,7 +86,7 @@ def _counts(result: Result) -> bool:
     return result.outcome in (Outcome.FAILED, Outcome.INFEASIBLE) and result.measurement is None and not graded
 
 
-def _is_single(domain: object) -> bool:
+def _is_single(domain: Domain) -> bool:
     return isinstance(domain, tuple) and len(domain) == 1
 
 
