@@ -53,7 +53,7 @@ def words_of(space: SearchSpace) -> tuple[str, ...] | None:
 
     try:
         named = _leaves(SearchSpace.load(space.name).resolved())
-    except SpecError:
+    except (SpecError, FileNotFoundError):  # the latter: Ray removed the folder that a job still works in
         return None
     wanted = _leaves(space.resolved())
     changed = [name for name in wanted.keys() | named.keys() if named.get(name) != wanted.get(name)]
