@@ -77,6 +77,13 @@ class Rules(Protocol):
         """The defaults overlaid with the deployment's own flags."""
         return {**self.default_flags(deployment), **command_flags(deployment.flags)}
 
+    def not_modelled(self, deployment: Deployment) -> Mapping[str, str]:
+        """Flags of the deployment that change bytes or times in the engine and no figure here, each with the reason.
+
+        A flag that has the engine's own default changes nothing and is not among them.
+        """
+        return {}
+
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks. Without a partition the engine's default split is not judged."""
 
