@@ -110,7 +110,7 @@ def through_ray(database: Path) -> None:
     spec = SearchSpace.from_yaml(find(Kind.SEARCH_SPACE, SPACE, project=ROOT))
     points = Points(Space(resolve(spec), spec))
     with Store.open(database) as store, RayPool(NoOp()) as pool:
-        store.create_study(StudyTerms(SPACE, spec.resolved(), "vllm", "0.33.0", "simulator", 0))
+        store.create_study(StudyTerms(SPACE, spec.resolved(), "vllm", "0.33.0", "simulator", 0, None))
         recorder = Recorder(store)
         forget = Recorder(_Nowhere()).record  # type: ignore[arg-type]
         search(Points(Space(resolve(spec), spec)), pool, forget, StoppingRule(500), Progress(), Unwatched())

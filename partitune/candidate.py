@@ -206,6 +206,31 @@ class Result:
         return None if self.measurement is None else self.measurement.metrics.get(name)
 
 
+@dataclass(frozen=True, slots=True)
+class Caveats:
+    """What simulated figures leave out, and what they rest on that nobody has checked: said beside every figure."""
+
+    not_modelled: Mapping[str, str] = field(default_factory=dict)  # flag -> why its value changes no figure here
+    doubts: tuple[str, ...] = ()  # sentences: of the model, the GPUs, the engine's version
+
+    def to_json(self) -> dict[str, Any]:
+        """The two keys that every `--json` with figures has."""
+        named = [{"flag": flag, "reason": reason} for flag, reason in self.not_modelled.items()]
+        return {"not_modelled": named, "doubts": list(self.doubts)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | None) -> Caveats:
+        """What `to_json` wrote, as a study holds it; None of a study that is older than this was stored."""
+        if data is None:
+            return cls(doubts=("the study is older than its caveats: what its figures leave out was not stored",))
+        return cls({entry["flag"]: entry["reason"] for entry in data["not_modelled"]}, tuple(data["doubts"]))
+
+    def lines(self) -> list[str]:
+        """One sentence a flag, then the doubts."""
+        flags = [f"not modelled: {flag}: {reason}" for flag, reason in self.not_modelled.items()]
+        return [*flags, *(f"doubt: {doubt}" for doubt in self.doubts)]
+
+
 def flaw_in(value: object, name: str = "result") -> str | None:
     """Why `value` cannot be stored as JSON and read back unchanged, None when it can.
 

@@ -39,7 +39,7 @@ def failed(outcome: Outcome = Outcome.FAILED, reason: str = "the engine did not 
 
 
 def start(store: Store, name: str = "k3") -> str:
-    store.create_study(StudyTerms(name, SPEC, "vllm", "0.33.0", "simulator", 7))
+    store.create_study(StudyTerms(name, SPEC, "vllm", "0.33.0", "simulator", 7, None))
     return name
 
 
@@ -47,7 +47,7 @@ def again(
     store: Store, spec: Mapping[str, Any] = SPEC, name: str = "k3", *, runner: str = "simulator", **how: Any
 ) -> list[str]:
     """Go on with what `start` began."""
-    return store.resume(StudyTerms(name, spec, "vllm", "0.33.0", runner, 7), **how)
+    return store.resume(StudyTerms(name, spec, "vllm", "0.33.0", runner, 7, None), **how)
 
 
 def record(store: Store, study: str, number: int, result: Result, origin: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from partitune.analysis.advice import Advice, advised
 from partitune.analysis.limits import Distance, PartDistances, distances
-from partitune.candidate import Candidate, FlagValue, Result, StageReport
+from partitune.candidate import Candidate, Caveats, FlagValue, Result, StageReport
 from partitune.costs.cost_model import StageSeconds, decode, prefill
 from partitune.costs.memory import MemoryModel, MemorySettings
 from partitune.engines.rules import FLAG_RULES
@@ -23,6 +23,7 @@ from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.hardware.parallelism import Exchange
 from partitune.partition import parse_partition
+from partitune.planning.caveats import caveats
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.simulation.chrome_trace import chrome_trace
@@ -47,6 +48,7 @@ class Explained:
 
     resolved: ResolvedCandidate
     result: Result
+    caveats: Caveats  # of all figures here
     notes: tuple[str, ...]
     balance: Mapping[str, float]  # batch name -> slowest stage over mean stage
     sources: Mapping[str, tuple[StageSeconds, ...]]  # batch name -> what every stage's time rests on
@@ -92,8 +94,9 @@ class Explained:
             "distance": None if self.distance is None else self.distance.to_json(),
             **({"advice": None, "advice_tried": None} if self.advice is None else self.advice.to_json()),
             "cost_source": self.resolved.problem.costs.source,
-            "notes": list(self.notes),
+            "notes": [*self.caveats.doubts, *self.notes],
             "simulated": True,
+            **self.caveats.to_json(),
         }
 
     def _stage_json(self, stage: int) -> dict[str, Any]:
@@ -169,25 +172,18 @@ def explain(
     costs = problem.costs.stage_costs(candidate.partition)
     seconds = {name: costs.compute_s(batch) for name, batch in BALANCES.items()}
     result = run(SimulatorDriver(problem), candidate) if advice is None else advice.base
+    own = caveats(problem, candidate.flags)
+    notes = (f"{flow.name}: {flow.meaning}", *flow.notes, *problem.architecture.notes, *_layout_notes(resolved))
     return Explained(
         resolved=resolved,
         result=result,
-        notes=(
-            f"{flow.name}: {flow.meaning}",
-            *flow.notes,
-            *_model_notes(problem),
-            *_layout_notes(resolved),
-        ),
+        caveats=own,
+        notes=tuple(note for note in notes if note not in own.doubts),
         balance={name: max(stages) * len(stages) / sum(stages) for name, stages in seconds.items()},
         sources={name: costs.sources(batch) for name, batch in BALANCES.items()},
         distance=distances(problem, candidate) if limits and result.measurement is not None else None,
         advice=advice,
     )
-
-
-def _model_notes(problem: Problem) -> tuple[str, ...]:
-    gpus = dict.fromkeys(gpu.doubt for gpu in problem.placement.gpus if gpu.doubt)
-    return (*problem.architecture.doubts, *gpus, *problem.architecture.notes)
 
 
 def _layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:

@@ -20,7 +20,7 @@ from partitune.analysis.judgement import Judgement, fails_more, judge, line_up
 from partitune.analysis.pareto import front, hypervolume, knee
 from partitune.analysis.references import compared_text, default_partition_at, engine_default_name
 from partitune.analysis.trial import Trial
-from partitune.candidate import Objective, Outcome, Result
+from partitune.candidate import Caveats, Objective, Outcome, Result
 from partitune.errors import SpecError, printable
 
 if TYPE_CHECKING:  # it imports the simulator
@@ -48,6 +48,7 @@ class Summary:
     zone: float  # relative difference below which two count as equal
     final: Judgement | None  # None: there was none, and none is due
     fidelity: Fidelity | None  # of the simulator; None: nothing was screened
+    caveats: Caveats  # of what was simulated
     distance: Distance | PartDistances | None = None  # of the best to the limit, simulated; None: not asked
     advice: Advice | None = None  # what the simulator says would make the best better; None: not asked
 
@@ -134,6 +135,7 @@ class Summary:
             "hypervolume": self.volume(),
             "not_ok": [trial_json(trial) for trial in others],
             "set_aside": len(self.set_aside),
+            **self.caveats.to_json(),
         }
 
     def to_csv(self) -> str:
@@ -181,6 +183,7 @@ class Summary:
             "final": None if self.final is None else self.final.to_json(self.zone),
             "fidelity": None if self.fidelity is None else asdict(self.fidelity),
             "nearest_miss": None if (miss := self.nearest_miss) is None else trial_json(miss),
+            **self.caveats.to_json(),
         }
 
 
@@ -194,6 +197,7 @@ def summarise(
     runs: Mapping[FinalRun, Result],
     screened: Sequence[Result],
     set_aside: tuple[int, ...],
+    caveats: Caveats,
     with_stages: Callable[[Trial], Trial],
 ) -> Summary:
     """Draw the conclusions of a study; where a final was run, it alone decides.
@@ -207,6 +211,7 @@ def summarise(
         runs: of the final, so far.
         screened: what the simulator said of candidates before a launch.
         set_aside: numbers of the trials of an earlier spec.
+        caveats: what its simulated figures leave out.
         with_stages: the same trial with its stages; asked for the few that the summary names.
     """
     trials = list(trials)
@@ -243,6 +248,7 @@ def summarise(
         zone=rules.zone,
         final=final,
         fidelity=_fidelity(screened, results, objectives[0]),
+        caveats=caveats,
     )
 
 
@@ -270,13 +276,14 @@ def trial_json(trial: Trial) -> dict[str, Any]:
     }
 
 
-def trial_detail(trial: Trial, set_aside: bool) -> dict[str, Any]:
+def trial_detail(trial: Trial, set_aside: bool, caveats: Caveats) -> dict[str, Any]:
     """One trial with its stages, for `show --trial --json`."""
     measured = trial.result.measurement
     return {
         **trial_json(trial),
         "set_aside": set_aside,
         "measurement": None if measured is None else measured.to_json(),
+        **caveats.to_json(),
     }
 
 
@@ -317,7 +324,7 @@ def remarks(summary: Summary, trial: Trial) -> tuple[str, ...]:
         lines += summary.final.lines(summary.zone)
     if summary.set_aside:
         lines.append(summary.set_aside_text)
-    return tuple(lines)
+    return (*lines, *summary.caveats.lines())
 
 
 def _harmless(cell: object) -> object:

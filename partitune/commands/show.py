@@ -33,7 +33,12 @@ def _show(arguments: argparse.Namespace) -> int:
         if not set_aside:
             summary.trial(number)  # says which there are
         trial = store.trial(study, number)
-    answer(arguments, lambda: trial_detail(trial, set_aside), lambda console: print_trial(console, trial, set_aside))
+    caveats = summary.caveats
+    answer(
+        arguments,
+        lambda: trial_detail(trial, set_aside, caveats),
+        lambda console: print_trial(console, trial, set_aside, caveats),
+    )
     return 0
 
 

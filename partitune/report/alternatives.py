@@ -60,6 +60,7 @@ def _sentences(solved: Solved) -> Iterator[str]:
         slowest = f"slowest stage {order.slowest_stage_s:.4g} s with {order.partition.text}"
         yield f"- {','.join(order.gpu)}{reserved}: {slowest}"
     yield f"times: {solved.cost_source}"
+    yield from solved.caveats.lines()
 
 
 def print_compared(console: Output, compared: Compared) -> None:
@@ -80,3 +81,4 @@ def print_compared(console: Output, compared: Compared) -> None:
     if compared.not_simulated:
         names_of_rest = ", ".join(layout.layout.name for layout in compared.not_simulated)
         console.say(f"thought slower than these and not simulated: {names_of_rest}")
+    console.say(*compared.caveats.lines())

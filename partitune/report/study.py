@@ -10,7 +10,7 @@ from rich.table import Table
 from partitune.analysis.figures import figure, flags_text, percent
 from partitune.analysis.references import engine_default_name
 from partitune.analysis.significance import CONFIDENCE
-from partitune.candidate import Objective, Origin, Outcome
+from partitune.candidate import Caveats, Objective, Origin, Outcome
 from partitune.report.explained import print_result
 from partitune.report.output import Output, table
 
@@ -50,6 +50,7 @@ def _sentences(summary: Summary, stopped: str, *, every: bool) -> Iterable[str]:
     yield from () if summary.distance is None else summary.distance.lines()
     yield from () if summary.advice is None else summary.advice.lines()
     yield from summary.notes()
+    yield from summary.caveats.lines()
     if summary.best is not None:
         yield from summary.against_same_flags(summary.best)
     if summary.verdict:
@@ -101,6 +102,7 @@ def print_pareto(console: Output, summary: Summary) -> None:
         console.say(f"knee: trial {middle.number}, nearest to the best of all objectives at once")
     if volume is not None:
         console.say(f"hypervolume: {volume:.4g} over the worst values seen")
+    console.say(*summary.caveats.lines())
     if summary.set_aside:
         console.say(summary.set_aside_text)
     others = [trial for trial in summary.trials if trial.result.outcome is not Outcome.OK]
@@ -108,11 +110,13 @@ def print_pareto(console: Output, summary: Summary) -> None:
         console.draw(trials_table("not on it, because they did not end ok", others, summary.objectives))
 
 
-def print_trial(console: Output, trial: Trial, set_aside: bool) -> None:
-    """One trial with its stages."""
+def print_trial(console: Output, trial: Trial, set_aside: bool, caveats: Caveats) -> None:
+    """One trial with its stages, and what was left out where it was simulated."""
     if set_aside:
         console.say("set aside: measured under an earlier spec of the study")
     print_result(console, trial.result, f"trial {trial.number} ({trial.origin}): ")
+    if trial.result.measurement is not None and trial.result.measurement.simulated:
+        console.say(*caveats.lines())
 
 
 def _draw_final(console: Output, summary: Summary, final: Judgement) -> None:

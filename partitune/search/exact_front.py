@@ -13,12 +13,13 @@ from itertools import islice
 from typing import Any
 
 from partitune.analysis.explanation import candidate_of
-from partitune.candidate import DEFAULT_PLAN, Candidate, FlagValue
+from partitune.candidate import DEFAULT_PLAN, Candidate, Caveats, FlagValue
 from partitune.costs.memory import StageMemory
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.hardware.gpus import GIB
 from partitune.models.legal_cuts import illegal_reasons
 from partitune.partition import Partition
+from partitune.planning.caveats import caveats
 from partitune.planning.planner import EXACT_PLAN, FIRST_TOKEN_PLAN, Planner
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
@@ -92,6 +93,7 @@ class Solved:
     orders: tuple[StageOrder, ...]  # of unequal stages: the present one, and the best that can be launched
     orders_text: str  # how many there are
     starting: PlannedPartition | None  # the engine's default at its starting flags; None: the rows are at those
+    caveats: Caveats
 
     @property
     def best(self) -> PlannedPartition | None:
@@ -112,6 +114,7 @@ class Solved:
             "orders": [asdict(order) for order in self.orders],
             "default_at_starting_flags": None if self.starting is None else self.starting.to_json(),
             "cost_source": self.cost_source,
+            **self.caveats.to_json(),
         }
 
 
@@ -156,6 +159,7 @@ def solve(spec: SearchSpace, settings: Mapping[str, FlagValue]) -> Solved:
         orders=orders,
         orders_text=text,
         starting=_at_starting_flags(space) if settings else None,
+        caveats=caveats(problem, flags),
     )
 
 

@@ -19,7 +19,7 @@ from partitune.candidate import FlagValue, Origin, Outcome, Result, Submission
 from partitune.engines.readout import FailureKind
 from partitune.execution.driver import MEMORY_CONSTRAINT, TIME_CONSTRAINT
 from partitune.search.space import Space
-from partitune.spec.domains import Domain
+from partitune.spec.domains import Domain, domain_ends
 
 _NUMBERS_AND_PATHS = re.compile(r"(?:~|\.{0,2})(?:/[\w.+@-]+)+|0x[0-9a-f]+|\d[\d.,:]*")
 #: What an engine says of itself, whatever the flags are.
@@ -69,14 +69,7 @@ class Hopeless:
         return any(self._space.fits(setting) for setting in itertools.islice(self._ends(), _SETTINGS))
 
     def _ends(self) -> Iterator[Mapping[str, FlagValue]]:
-        ends: dict[str, tuple[FlagValue, ...]] = {}
-        for name, domain in self._space.parameters.items():
-            if not isinstance(domain, tuple):
-                ends[name] = (domain.low, domain.high)
-            elif all(isinstance(value, int | float) and not isinstance(value, bool) for value in domain):
-                ends[name] = (min(domain), max(domain))
-            else:
-                ends[name] = domain
+        ends = {name: domain_ends(domain) for name, domain in self._space.parameters.items()}
         return (dict(zip(ends, point, strict=True)) for point in itertools.product(*ends.values()))
 
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from partitune.analysis.figures import percent
-from partitune.candidate import Candidate, FlagValue, Result
+from partitune.candidate import Candidate, Caveats, FlagValue, Result
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.hardware.parallelism import Layout
 from partitune.planning.candidate_layouts import Considered, considered
+from partitune.planning.caveats import caveats
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.search.space import Space
@@ -63,6 +64,7 @@ class Compared:
     left_out: tuple[Considered, ...]  # cannot be used, and why
     not_simulated: tuple[Considered, ...]  # usable, and thought slower than every row
     advice: tuple[str, ...]
+    caveats: Caveats
 
     def to_json(self) -> dict[str, Any]:
         """The object of `layouts --json`. Keys may be added, never changed."""
@@ -82,6 +84,7 @@ class Compared:
             "left_out": [{"layout": other.layout.name, "reasons": list(other.reasons)} for other in self.left_out],
             "not_simulated": [other.layout.name for other in self.not_simulated],
             "advice": list(self.advice),
+            **self.caveats.to_json(),
         }
 
 
@@ -117,6 +120,7 @@ def compare_layouts(
         left_out=tuple(layout for layout in every if layout.reasons),
         not_simulated=tuple(layout for layout in usable if layout not in simulated),
         advice=tuple(_advice(problem, running)),
+        caveats=caveats(problem, start),
     )
 
 

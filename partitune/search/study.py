@@ -24,14 +24,14 @@ from partitune.analysis.figures import figure
 from partitune.analysis.final import most_runs
 from partitune.analysis.judgement import line_up
 from partitune.analysis.trial import Repeat, Screened, Trial
-from partitune.candidate import DEFAULT_PLAN, Origin, Result, Submission
+from partitune.candidate import DEFAULT_PLAN, Caveats, Origin, Result, Submission
 from partitune.errors import SpecError, StoreError
 from partitune.execution.choice import choose_driver, choose_pool
 from partitune.execution.driver import Driver
 from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.simulator_driver import SimulatorDriver
-from partitune.planning.problem import Problem
+from partitune.planning.caveats import refuse_unmodelled_knobs, study_caveats
 from partitune.planning.resolve import resolve
 from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Unwatched, Watcher
@@ -102,14 +102,16 @@ def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]
     problem = resolve(order.spec)  # all that can be wrong is found here, before anything is written
     driver = choose_driver(problem, order.spec, order.runner)
     space = Space(problem, order.spec)
+    if not order.launches:
+        refuse_unmodelled_knobs(problem, order.spec)
     if order.pool == "local" and order.ray_address is not None:
         raise SpecError("--ray-address: found beside --pool local; allowed: one of the two")
     check_study_name(order.study)
     pool = choose_pool(driver, order.runner, order.pool, order.ray_address)
     with Store.open(order.database, mode=order.mode) as store, ExitStack() as unless_finished:
-        study = _Study(order, store, watcher)
+        study = _Study(order, store, watcher, study_caveats(problem, order.spec))
         study.enter()
-        budget = study.budget(problem)
+        budget = study.budget()
         unless_finished.callback(store.finish, order.study, StudyState.INTERRUPTED)
         with pool:
             for line in pool.prepare():
@@ -126,8 +128,9 @@ def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]
 class _Study:
     """A study that goes on, and how its trials and the runs of its final are recorded."""
 
-    def __init__(self, order: StudyOrder, store: Store, watcher: Watcher) -> None:
+    def __init__(self, order: StudyOrder, store: Store, watcher: Watcher, caveats: Caveats) -> None:
         self.order, self.store, self.watcher, self.name = order, store, watcher, order.study
+        self.caveats = caveats
         self.aim = Aim.of(order.spec.resolved())
         self.objectives = self.aim.objectives
         self._gpus = order.spec.trial_gpus if order.launches else 0
@@ -136,7 +139,8 @@ class _Study:
         """Create the study, or go on with it and say under which changes."""
         spec, order = self.order.spec, self.order
         engine, resolved = spec.engine, spec.resolved()
-        terms = StudyTerms(self.name, resolved, engine.name, engine.version, order.runner.name, spec.random_seed)
+        how = (order.runner.name, spec.random_seed, self.caveats.to_json())
+        terms = StudyTerms(self.name, resolved, engine.name, engine.version, *how)
         if self.name not in {study.name for study in self.store.studies()}:
             self.store.create_study(terms)
             return
@@ -155,7 +159,7 @@ class _Study:
         if aside := self.store.set_aside(self.name):
             self.watcher.said(f"{len(aside)} trials measured under another spec are kept and set aside")
 
-    def budget(self, problem: Problem) -> StoppingRule:
+    def budget(self) -> StoppingRule:
         """When the search ends; says what a person may not expect of it."""
         spec, launches = self.order.spec, self.order.launches
         given, rules = spec.budget, self.aim.rules
@@ -165,9 +169,8 @@ class _Study:
             self.watcher.said(
                 f"simulated trials use no GPU: the budget of {given.gpu_hours:g} GPU-hours does not end this search"
             )
-        note = problem.engine.launch.speculation_note({**spec.engine.flags, **spec.knobs.flags})
-        if note and (given.screen or not launches):
-            self.watcher.said(note)
+        for line in self.caveats.lines() if given.screen or not launches else ():
+            self.watcher.said(line)
         return StoppingRule(given.trials, given.hours, given.gpu_hours, left)
 
     def search(self, space: Space, pool: Pool, budget: StoppingRule) -> Progress:

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 
-from partitune.candidate import flaw_in
+from partitune.candidate import FlagValue, flaw_in
 from partitune.spec.environment import name_fault, value_fault
 from partitune.spec.yaml.faults import Fault, describe, text_fault
 from partitune.spec.yaml.strict_model import StrictModel, allowed, number, refusing, whole, wrong
@@ -177,6 +177,14 @@ def domain_allows(domain: Domain, value: bool | int | float | str) -> bool:
     if isinstance(value, bool | str) or (isinstance(domain, WholeRange) and not isinstance(value, int)):
         return False
     return domain.low <= value <= domain.high and not _beyond(value, domain.low, domain.step)
+
+
+def domain_ends(domain: Domain) -> tuple[FlagValue, ...]:
+    """The values between which all others of a domain lie: both ends of numbers, every choice of anything else."""
+    if not isinstance(domain, tuple):
+        return (domain.low, domain.high)
+    numbers = [value for value in domain if isinstance(value, int | float) and not isinstance(value, bool)]
+    return (min(numbers), max(numbers)) if len(numbers) == len(domain) else domain
 
 
 def domain_words(domain: Domain) -> str:

@@ -65,8 +65,18 @@ def m003_screened_and_repeats(connection: sa.Connection) -> None:
     create("partitune_repeats", key, trial=sa.Integer, phase=sa.Text, repeat=sa.Integer, finished_at=sa.Text)
 
 
+def m004_caveats(connection: sa.Connection) -> None:
+    """Studies that say what their simulated figures leave out."""
+    connection.execute(sa.text("ALTER TABLE partitune_studies ADD COLUMN caveats TEXT"))
+
+
 #: Oldest first. Never reordered, never renamed.
-MIGRATIONS: list[Callable[[sa.Connection], None]] = [m001_initial, m002_revisions, m003_screened_and_repeats]
+MIGRATIONS: list[Callable[[sa.Connection], None]] = [
+    m001_initial,
+    m002_revisions,
+    m003_screened_and_repeats,
+    m004_caveats,
+]
 
 
 def migrate(connection: sa.Connection, database: str) -> None:

@@ -48,6 +48,7 @@ class StudyTerms:
     engine_version: str
     runner: str
     random_seed: int
+    caveats: Mapping[str, Any] | None  # what its simulated figures leave out; None: begun before this was stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ _READERS: dict[str, Reader] = {
     "partition": partition,
     "outcome": one_of(Outcome),
     "state": one_of(StudyState),
-    **dict.fromkeys(("knobs", "metrics", "measurement", "constraints", "kinds", "spec"), json_object),
+    **dict.fromkeys(("knobs", "metrics", "measurement", "constraints", "kinds", "spec", "caveats"), json_object),
     **dict.fromkeys(("created_at", "started_at", "finished_at"), time),
 }
 #: What a measurement does not go without, and what these columns hold.

@@ -75,6 +75,7 @@ studies = Table(
     *_required(Text, "spec_digest", "partitune_version", "engine", "engine_version", "runner"),
     *_required(BigInteger, "random_seed"),
     Column("revision", Integer, nullable=False, server_default=text("0")),  # of the spec above
+    *_optional(Text, "caveats"),  # JSON of `partitune.candidate.Caveats`; None in studies begun before it was stored
 )
 
 #: A spec that a study had before: what its trials of that revision mean.

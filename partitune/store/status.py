@@ -15,7 +15,7 @@ from partitune.analysis.final import DecisionRules
 from partitune.analysis.pareto import front
 from partitune.analysis.summary import Summary, summarise
 from partitune.analysis.trial import Trial
-from partitune.candidate import Objective, Outcome
+from partitune.candidate import Caveats, Objective, Outcome
 from partitune.store import Store, StudyState
 
 #: Trials that the rate is taken from.
@@ -39,6 +39,7 @@ class StudyStatus:
     final_runs: int  # trials run again, after the last of them
     best: Trial | None
     objective: Objective
+    caveats: Caveats  # of what was simulated
 
     @property
     def finished(self) -> int:
@@ -48,9 +49,9 @@ class StudyStatus:
     def to_json(self) -> dict[str, Any]:
         """The object that `status --json` prints."""
         best, metric = self.best, self.objective.metric
-        told = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "objective"}
+        told = {name: getattr(self, name) for name in _TOLD}
         shown = None if best is None else {"trial": best.number, "metric": metric, "value": best.result.metric(metric)}
-        return told | {"best": shown}
+        return told | {"best": shown} | self.caveats.to_json()
 
     def to_text(self) -> str:
         """The line that `status` prints, for people."""
@@ -72,7 +73,13 @@ class StudyStatus:
             partition = self.best.result.candidate.partition_text
             what = "best single run" if self.final_runs else "best"  # which trial to use is for `show` to say
             parts.append(f"{what} {self.objective.metric} {value:.4g} (trial {self.best.number}, {partition})")
+        if self.best is not None and self.caveats.not_modelled:
+            parts.append(f"not modelled: {' '.join(self.caveats.not_modelled)}")
         return ", ".join(parts)
+
+
+#: Fields of a status that its object has as they are.
+_TOLD = [part.name for part in fields(StudyStatus) if part.name not in ("objective", "caveats")]
 
 
 def look(store: Store, study: str, objectives: Sequence[Objective], budget_trials: int) -> StudyStatus:
@@ -80,7 +87,8 @@ def look(store: Store, study: str, objectives: Sequence[Objective], budget_trial
     trials = store.trials(study, stages=False)
     results = [trial.result for trial in trials]
     best = next(iter(front(results, objectives[:1])), None)
-    state, writer = store.study(study).state, store.writer()
+    record, writer = store.study(study), store.writer()
+    state = record.state
     running, left = state is StudyState.RUNNING and bool(writer), budget_trials - len(trials)
     per_minute = _per_minute(trials[-RECENT:], datetime.now(UTC))
     return StudyStatus(
@@ -97,6 +105,7 @@ def look(store: Store, study: str, objectives: Sequence[Objective], budget_trial
         final_runs=len(store.repeats(study)),
         best=None if best is None else trials[best],
         objective=objectives[0],
+        caveats=Caveats.from_json(record.caveats),
     )
 
 
@@ -111,6 +120,7 @@ def stored_summary(store: Store, study: str, objectives: Sequence[Objective], ru
         runs={repeat.run: repeat.result for repeat in store.repeats(study)},
         screened=[screened.result for screened in store.screened(study)],
         set_aside=store.set_aside(study),
+        caveats=Caveats.from_json(store.study(study).caveats),
         with_stages=lambda trial: store.trial(study, trial.number),
     )
 

@@ -10,7 +10,7 @@ import pytest
 from partitune.analysis.final import DecisionRules
 from partitune.analysis.references import references
 from partitune.analysis.summary import Summary, remarks
-from partitune.candidate import Candidate, Objective, Outcome, Result
+from partitune.candidate import Candidate, Caveats, Objective, Outcome, Result
 from partitune.cli import main
 from partitune.store import Store, StudyTerms
 from partitune.store.status import stored_summary
@@ -76,7 +76,7 @@ def ended(partition: tuple[int, ...], chunk: int, throughput: float, layout: str
 
 def studied(folder: Path, *results: tuple[str, Result]) -> Summary:
     with Store.open(folder / "results.db") as store:
-        store.create_study(StudyTerms("s", {}, "vllm", "0.33.0", "simulator", 0))
+        store.create_study(StudyTerms("s", {}, "vllm", "0.33.0", "simulator", 0, Caveats().to_json()))
         for number, (origin, result) in enumerate(results):
             record(store, "s", number, result, origin)
         return stored_summary(store, "s", (Objective(METRIC, "maximize"),), DecisionRules())

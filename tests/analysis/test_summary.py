@@ -10,7 +10,7 @@ import pytest
 
 from partitune.analysis.final import DecisionRules
 from partitune.analysis.summary import Summary, remarks, trial_to_export
-from partitune.candidate import Candidate, Objective, Outcome, Result
+from partitune.candidate import Candidate, Caveats, Objective, Outcome, Result
 from partitune.errors import SpecError
 from partitune.store import Store, StudyTerms
 from partitune.store.status import stored_summary
@@ -22,7 +22,7 @@ OBJECTIVES = (Objective("output_throughput_tok_s", "maximize"),)
 
 def summary(folder: Path, *found: tuple[str, Result]) -> Summary:
     with Store.open(folder / "results.db") as store:
-        store.create_study(StudyTerms("s", {}, "vllm", "0.33.0", "simulator", 0))
+        store.create_study(StudyTerms("s", {}, "vllm", "0.33.0", "simulator", 0, Caveats().to_json()))
         for number, (origin, result) in enumerate(found):
             record(store, "s", number, result, origin)
         return stored_summary(store, "s", OBJECTIVES, DecisionRules())

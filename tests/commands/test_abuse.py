@@ -101,6 +101,6 @@ def test_a_database_cannot_say_which_code_to_run(name: str, tmp_path: Path, monk
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil:\n    measure = print\n")
     with Store.open("results.db") as store:
         spec = SearchSpace.load("tiny").resolved()
-        store.create_study(StudyTerms("s", spec, "vllm", "0.33.0", name, 0))
+        store.create_study(StudyTerms("s", spec, "vllm", "0.33.0", name, 0, None))
     assert main(["search", "--resume", "s", "--pool", "local", "--quiet"]) == 2
     assert not (tmp_path / "ran").exists()

@@ -54,7 +54,7 @@ def test_old_names_of_mtp_mean_mtp() -> None:
     assert draft_method({"spec_method": "ngram"}) == "ngram"
 
 
-def test_a_search_that_varies_it_says_so_before_it_starts(
+def test_a_simulated_search_that_varies_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -62,9 +62,16 @@ def test_a_search_that_varies_it_says_so_before_it_starts(
     plain["name"] = "drafting"
     plain["knobs"] = {"spec_method": ["ngram", "suffix"]}
     (tmp_path / "s.yaml").write_text(json.dumps(plain))
+    assert main(["search", "s.yaml", "--pool", "local", "--trials", "1"]) == 2
+    said = capsys.readouterr()
+    assert "knobs.spec_method: the simulator cannot tell its values apart" in said.err
+    assert "speculative decoding (spec_method) is launched and not simulated" in said.err
+    plain["knobs"], plain["engine"]["flags"] = {}, {"spec_method": "ngram"}
+    (tmp_path / "s.yaml").write_text(json.dumps(plain))
     assert main(["search", "s.yaml", "--pool", "local", "--trials", "1"]) == 0
     said = capsys.readouterr()
-    assert "speculative decoding (spec_method) is launched and not simulated" in said.out + said.err
+    assert "not modelled: spec_method: speculative decoding" in said.out
+    assert "not modelled: spec_method: speculative decoding" in said.err
     assert main(["search", "tiny", "--pool", "local", "--trials", "1"]) == 0
     said = capsys.readouterr()
     assert "speculative" not in said.out + said.err

@@ -27,7 +27,7 @@ from partitune.store import Store, StudyState, StudyTerms
 from tests.store_examples import SPEC, failed, filled, ok, record, record_repeat, record_screened, start
 from tests.strategies import json_values
 
-STUDY = StudyTerms("k3", SPEC, "vllm", "0.33.0", "simulator", 7)
+STUDY = StudyTerms("k3", SPEC, "vllm", "0.33.0", "simulator", 7, None)
 
 
 def sent(database: Path) -> list[str]:
@@ -97,7 +97,7 @@ def test_coming_home_twice_changes_nothing_and_goes_on(tmp_path: Path) -> None:
 def test_a_study_that_means_something_else_is_not_mixed(tmp_path: Path) -> None:
     lines = sent(filled(tmp_path / "job.db"))
     with Store.open(tmp_path / "home.db") as store:
-        store.create_study(StudyTerms("k3", {**SPEC, "model": "other"}, "vllm", "0", "simulator", 7))
+        store.create_study(StudyTerms("k3", {**SPEC, "model": "other"}, "vllm", "0", "simulator", 7, None))
         record(store, "k3", 0, ok(), "default")
         with pytest.raises(StoreError, match=r"another spec:\n  model: 'other' -> 'kimi-k3'"):
             Home(store).take(lines[0])

@@ -92,7 +92,7 @@ from datetime import UTC, datetime
 from partitune.analysis.trial import Trial
 from partitune.candidate import Outcome, Result
 with Store.open(database) as store:
-    store.create_study(StudyTerms("big", {}, "e", "0", "r", 0))
+    store.create_study(StudyTerms("big", {}, "e", "0", "r", 0, None))
     for number in range(10):
         text = "".join(random.choices(string.ascii_letters, k=1 << 20))
         failed = Result(Candidate((1,), {"n": number}), Outcome.FAILED, text)

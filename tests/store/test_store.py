@@ -144,7 +144,7 @@ def test_a_layout_is_stored_among_the_knobs_as_ever(store: Store, tmp_path: Path
 
 
 def test_a_study_keeps_its_spec_and_versions(store: Store) -> None:
-    store.create_study(StudyTerms("k3", SPEC, "sglang", "0.5.23", "two-nodes", 11))
+    store.create_study(StudyTerms("k3", SPEC, "sglang", "0.5.23", "two-nodes", 11, None))
     created = store.study("k3")
     assert created == store.studies()[0]
     assert created.spec == SPEC
@@ -304,7 +304,7 @@ def test_a_study_without_trials_takes_any_spec(store: Store) -> None:
 
 def test_a_spec_with_what_json_cannot_hold_is_refused(store: Store) -> None:
     with pytest.raises(StoreError, match=r"spec.rate is inf"):
-        store.create_study(StudyTerms("k", {"rate": math.inf}, "e", "1", "r", 0))
+        store.create_study(StudyTerms("k", {"rate": math.inf}, "e", "1", "r", 0, None))
     start(store)
     with pytest.raises(StoreError, match=r"spec.path is a PosixPath"):
         again(store, {"path": Path("x")})

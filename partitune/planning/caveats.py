@@ -1,0 +1,71 @@
+"""What must be said beside every simulated figure: flags that change nothing here, and what nobody has checked.
+
+Decision: caveats are one value, made in one place and stored with a study, because a guess that one command tells and
+five do not is believed. A flag that the engine heeds and the model does not is no fault of a search space where it is
+fixed: all candidates have it alike, and it is named. As a knob it is: its values would tie, and a search over ties ends
+in "no better than the default", which is a verdict about the model and not about the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partitune.candidate import Caveats, FlagValue
+from partitune.planning.problem import Problem
+from partitune.spec.domains import Domain, domain_ends
+from partitune.spec.search_space import SearchSpace
+
+
+def caveats(problem: Problem, flags: Mapping[str, FlagValue]) -> Caveats:
+    """Those of one candidate's figures.
+
+    Args:
+        problem: on the layout of the candidate.
+        flags: over those of the search space.
+    """
+    gpus = (gpu.doubt for gpu in problem.placement.gpus if gpu.doubt)
+    doubts = (*problem.engine.notes(problem.version), *problem.architecture.doubts, *gpus)
+    return Caveats(_not_modelled(problem, flags), tuple(dict.fromkeys(doubts)))
+
+
+def study_caveats(problem: Problem, spec: SearchSpace) -> Caveats:
+    """Those of a whole study: of what all its candidates share, and of the knobs that the simulator is blind to."""
+    shared = caveats(problem, {})
+    return Caveats({**shared.not_modelled, **unmodelled_knobs(problem, spec)}, shared.doubts)
+
+
+def unmodelled_knobs(problem: Problem, spec: SearchSpace) -> dict[str, str]:
+    """Knobs with values that change no figure here and may change the engine's: name -> why."""
+    reasons = {}
+    for name, domain in _domains(spec).items():
+        for value in domain_ends(domain):
+            if (reason := _not_modelled(problem, {name: value}).get(name)) is not None:
+                reasons[name] = reason
+    return reasons
+
+
+def refuse_unmodelled_knobs(problem: Problem, spec: SearchSpace) -> None:
+    """Raise SpecError, with its line, for a knob that only a real engine could judge."""
+    domains = _domains(spec)
+    several = {
+        name: why for name, why in unmodelled_knobs(problem, spec).items() if len({*domain_ends(domains[name])}) > 1
+    }
+    for name, reason in several.items():
+        path = ("knobs", "env", name) if name in spec.knobs.env else ("knobs", name)
+        fixed = f"engine.{'env' if name in spec.knobs.env else 'flags'}.{name}"
+        text = (
+            f"the simulator cannot tell its values apart ({reason}); allowed: one value under {fixed}, which is then "
+            "named beside every figure, or a runner that launches (--runner)"
+        )
+        raise spec.error(*path, text=text)
+
+
+def _not_modelled(problem: Problem, flags: Mapping[str, FlagValue]) -> Mapping[str, str]:
+    deployment, launch = problem.start(flags), problem.engine.launch
+    note = launch.speculation_note(deployment.flags)
+    drafting = {name: note for name in launch.drafting_flags if deployment.flags.get(name)}
+    return {**drafting, **problem.engine.not_modelled(deployment)}
+
+
+def _domains(spec: SearchSpace) -> Mapping[str, Domain]:
+    return {**spec.knobs.flags, **spec.knobs.env}
