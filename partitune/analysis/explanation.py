@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from partitune.analysis.advice import Advice, advised
+from partitune.analysis.kernel_tables import OtherTables, under_other_tables
 from partitune.analysis.limits import Distance, PartDistances, distances
 from partitune.candidate import Candidate, Caveats, FlagValue, Result, StageReport
 from partitune.costs.cost_model import StageSeconds, decode, prefill
@@ -54,6 +55,7 @@ class Explained:
     sources: Mapping[str, tuple[StageSeconds, ...]]  # batch name -> what every stage's time rests on
     distance: Distance | PartDistances | None = None  # to the limit; None where it cannot run or was not asked
     advice: Advice | None = None  # None: not asked
+    other_tables: tuple[OtherTables, ...] = ()  # the same with other engines' kernels; none where it was not asked
 
     @property
     def candidate(self) -> Candidate:
@@ -94,6 +96,7 @@ class Explained:
             "distance": None if self.distance is None else self.distance.to_json(),
             **({"advice": None, "advice_tried": None} if self.advice is None else self.advice.to_json()),
             "cost_source": self.resolved.problem.costs.source,
+            "other_kernel_tables": [other.to_json() for other in self.other_tables],
             "notes": [*self.caveats.doubts, *self.notes],
             "simulated": True,
             **self.caveats.to_json(),
@@ -159,7 +162,7 @@ def explain(
     Args:
         problem: the search space, on its own layout.
         candidate: what is to be explained.
-        limits: its distance to the limit as well.
+        limits: its distance to the limit as well, and what other engines' kernels would change.
         advice_s: CPU seconds that trying changes may take; 0: nothing is tried.
         words: that name the search space on the command line, for the commands of the advice; None: there are none.
 
@@ -183,6 +186,7 @@ def explain(
         sources={name: costs.sources(batch) for name, batch in BALANCES.items()},
         distance=distances(problem, candidate) if limits and result.measurement is not None else None,
         advice=advice,
+        other_tables=tuple(under_other_tables(problem, result)) if limits else (),
     )
 
 

@@ -70,6 +70,10 @@ class Problem:
         """The same problem served by another release of the engine, and another model runner."""
         return replace(self, version=version, runner=runner)
 
+    def with_kernels_of(self, other: Engine) -> Problem:
+        """The same problem, scheduled by its own engine, with the kernel times of another one."""
+        return replace(self, costs=roofline_costs(self.architecture, self.placement, other))
+
     def placed(self, layout: Layout) -> Placement:
         """Where `layout` puts the stages on the cluster.
 

@@ -63,6 +63,7 @@ def print_explained(console: Output, explained: Explained, references: Sequence[
     console.say(
         f"times: {explained.resolved.problem.costs.source}",
         f"share of measured kernels in the stage times: {shares}",
+        *(other.text for other in explained.other_tables),
         *explained.caveats.lines(),
         *(f"note: {note}" for note in explained.notes),
     )
