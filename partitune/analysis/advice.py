@@ -12,7 +12,7 @@ advice is tried under those too, against the same advice without it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,10 @@ from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.commands import explain_command
+from partitune.spec.domains import Domain
 
+#: Orders results, the best first.
+Rank = Callable[[Result], tuple[float, ...]]
 #: CPU seconds that trying may take where nobody says.
 BUDGET_S = 2.0
 #: Share of it for the changes themselves; the rest is for other releases of the engine.
@@ -171,6 +174,34 @@ def advised(
     return _Adviser(problem, candidate, budget_s, words).advice()
 
 
+def best_changed(
+    problem: Problem, candidate: Candidate, budget_s: float, within: Mapping[str, Domain], rank: Rank
+) -> tuple[Result, int, int]:
+    """Try the same changes, only to end with the best of them.
+
+    Args:
+        problem: the search space.
+        candidate: where it starts; it is always run.
+        budget_s: CPU seconds that trying may take.
+        within: domains of flags that may not take any value.
+        rank: of a result, less is better.
+
+    Returns:
+        The best result, how many changes were tried, and for how many there was no time. Of results within the
+        indifference zone of the best it is the one that was tried first: what changes less comes first.
+    """
+    adviser = _Adviser(problem, candidate, budget_s, None)
+    untried = adviser.try_changes(within)
+    ranked = [(rank(result), result) for result in adviser.results]
+    least = min(order for order, _ in ranked)
+    best = next(
+        result
+        for order, result in ranked
+        if order[:-1] == least[:-1] and order[-1] - least[-1] <= problem.zone * abs(least[-1])
+    )
+    return best, len(adviser.results) - 1, untried
+
+
 class _Adviser:
     def __init__(self, problem: Problem, candidate: Candidate, budget_s: float, words: Sequence[str] | None) -> None:
         self._problem, self._candidate, self._words = problem.on(candidate.layout), candidate, words
@@ -183,16 +214,26 @@ class _Adviser:
         self._run_s = self._start_s - began_s  # what a further run is expected to take
 
     def advice(self) -> Advice:
-        """Changes first, then partitions under the best flags, then what is told under other releases."""
-        changes = Changes(self._problem, self._candidate)
-        first = changes.first()
-        untried = self._try(first)
-        for best in self._best_flags(first):
-            untried += self._try(changes.partitions(best))
+        """What was tried, and of what is told each flag under other releases."""
+        untried = self.try_changes({})
         told = tuple(self._told())
         return Advice(
             self._base, self._objective.metric, self._zone, told, len(self._results) - 1, untried, self._budget_s
         )
+
+    def try_changes(self, within: Mapping[str, Domain]) -> int:
+        """Changes, then partitions under the best flags; how many there was no time for."""
+        changes = Changes(self._problem, self._candidate, within)
+        first = changes.first()
+        untried = self._try(first)
+        for best in self._best_flags(first):
+            untried += self._try(changes.partitions(best))
+        return untried
+
+    @property
+    def results(self) -> list[Result]:
+        """Of everything that was run, the candidate as it is first."""
+        return list(self._results.values())
 
     def _try(self, candidates: Sequence[Candidate]) -> int:
         """How many of them there was no time for."""

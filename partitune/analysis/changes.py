@@ -19,14 +19,24 @@ from partitune.partition import Partition
 from partitune.planning.planner import Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
+from partitune.spec.domains import Domain, domain_allows
 
 
 class Changes:
     """What may be changed of one candidate."""
 
-    def __init__(self, problem: Problem, candidate: Candidate) -> None:
-        """Take the layout that `candidate` names. Raises SpecError: there is none."""
-        self._problem, self._candidate = problem.on(candidate.layout), candidate
+    def __init__(self, problem: Problem, candidate: Candidate, within: Mapping[str, Domain]) -> None:
+        """What may be changed of `candidate`, on the layout that it names.
+
+        Args:
+            problem: the search space.
+            candidate: in question.
+            within: flags that may only take values of these domains, and whose choices are tried too.
+
+        Raises:
+            SpecError: there is no such layout.
+        """
+        self._problem, self._candidate, self._within = problem.on(candidate.layout), candidate, within
         self._planner = Planner(self._problem, stage_bounds(self._problem.stages, self._problem.layers), ())
 
     def first(self) -> list[Candidate]:
@@ -70,7 +80,12 @@ class Changes:
             named = problem.engine.levers(deployment, outstanding, max(1, round(load.mean_prompt_tokens)))
             for name, values in named.items():
                 levers.setdefault(name, {}).update(dict.fromkeys(values))
-        return {name: tuple(values) for name, values in levers.items()}
+        own = {**problem.engine.effective_flags(deployment), **self._candidate.flags}
+        for name, domain in self._within.items():
+            inside = [value for value in levers.get(name, ()) if domain_allows(domain, value)]
+            choices = domain if isinstance(domain, tuple) else ()
+            levers[name] = dict.fromkeys(value for value in (*inside, *choices) if value != own.get(name))
+        return {name: tuple(values) for name, values in levers.items() if values}
 
     def _taken(self, settings: list[dict[str, FlagValue]]) -> Iterator[Candidate]:
         problem, candidate = self._problem, self._candidate

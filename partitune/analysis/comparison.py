@@ -197,15 +197,15 @@ def layouts_tried(trials: Iterable[tuple[int, Result]], objective: Objective) ->
         return
     ranked = sorted(best, key=lambda name: objective.cost(best[name][0]))
     listed = [f"{name} {figure(best[name][0], objective.metric)} (trial {best[name][1]})" for name in ranked]
-    yield f"best {objective.metric} of each layout: {', '.join(listed)}"
+    yield f"best {objective.metric} of each layout, of what was tried: {', '.join(listed)}"
     flat = next((name for name in ranked if layout_named(name, Layout()).pp == 1), None)
     piped = next((name for name in ranked if layout_named(name, Layout()).pp > 1), None)
     if flat is None or piped is None:
         return
     change = abs(best[piped][0] / best[flat][0] - 1)
     if change <= INDIFFERENCE_ZONE:
-        yield f"pipeline: no difference between {piped} and {flat}, which has none"
+        yield f"pipeline, of what was tried: no difference between {piped} and {flat}, which has none"
     elif ranked.index(piped) < ranked.index(flat):
-        yield f"pipeline: worth it, {piped} is {percent(change, '.0f')} better than {flat}, which has none"
+        yield f"pipeline, of what was tried: {piped} is {percent(change, '.0f')} better than {flat}, which has none"
     else:
-        yield f"pipeline: the wrong tool here, {flat} has none and {piped} is {percent(change, '.0f')} worse"
+        yield f"pipeline, of what was tried: {piped} is {percent(change, '.0f')} worse than {flat}, which has none"

@@ -77,7 +77,7 @@ def is_default_partition(trial: Trial, default: Trial | None) -> bool:
     """Whether `trial` has the partition that the engine would have made on its layout."""
     own, base = trial.result.candidate, None if default is None else default.result.candidate
     same = base is not None and (own.layout, own.partition) == (base.layout, base.partition)
-    return same or trial.submission.plan == DEFAULT_PLAN
+    return same or trial.submission.plan == DEFAULT_PLAN or len(own.partition) == 1
 
 
 def compared_text(

@@ -17,9 +17,7 @@ def _layouts(arguments: argparse.Namespace) -> int:
     from partitune.report.alternatives import print_compared
     from partitune.search.layout_comparison import compare_layouts
 
-    if arguments.space is None:  # where the comparison starts from makes no difference to it
-        arguments.tp, arguments.pp = arguments.tp or 1, arguments.pp or 1
-    compared = compare_layouts(space_of(arguments), arguments.flags, tell)
+    compared = compare_layouts(space_of(arguments, for_layouts=True), arguments.flags, tell)
     answer(arguments, compared.to_json, lambda console: print_compared(console, compared))
     return 0 if compared.running else 1
 

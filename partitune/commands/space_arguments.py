@@ -22,8 +22,10 @@ _NO_YAML: dict[str, tuple[Any, str, str]] = {
     "gpu": (str, "GPU", "GPU type, such as H200"),
     "nodes": (int, "N", "machines"),
     "gpus_per_node": (int, "N", "GPUs in each machine"),
-    "tp": (int, "N", "tensor-parallel size: GPUs per stage"),
+    "tp": (int, "N", "tensor-parallel size: GPUs per stage; without it and --pp every layout is tried"),
     "pp": (int, "N", "pipeline stages"),
+    "engine": (str, "NAME", "vllm (default) or sglang"),
+    "engine_version": (str, "V", "its release (default: the newest whose rules were read)"),
 }
 
 
@@ -92,8 +94,15 @@ def add_ray_address_argument(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -> SearchSpace:
+def space_of(
+    arguments: argparse.Namespace, stored: SearchSpace | None = None, *, for_layouts: bool = False
+) -> SearchSpace:
     """The search space that the arguments mean; also puts the flags of `--set` into `arguments.flags`.
+
+    Args:
+        arguments: as they were typed.
+        stored: of a study to go on with, in place of one that is named.
+        for_layouts: the file's own layout need not be legal.
 
     Raises:
         SpecError: the file, a flag, or two ways of saying the same.
@@ -112,7 +121,8 @@ def space_of(arguments: argparse.Namespace, stored: SearchSpace | None = None) -
             "and what changes, such as --trials 100 or --set parallel.pp=4"
         )
     named = from_flags(given) if stored is None and arguments.space is None else stored
-    spec = SearchSpace.load(arguments.space) if named is None else named
+    read = SearchSpace.load_for_layouts if for_layouts else SearchSpace.load
+    spec = read(arguments.space) if named is None else named
     spec = with_settings(spec, keys)
     for flag, key, value in (
         ("--trials", "budget.trials", arguments.trials),

@@ -8,6 +8,7 @@ may run into.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
 from partitune.candidate import FlagValue
@@ -46,6 +47,9 @@ class Rules(Protocol):
     split_rules: Sequence[tuple[Version, str]]
     #: Flags and variables that partitune writes itself: name -> the key of a search space that they follow from.
     written_by_partitune: ClassVar[Mapping[str, str]]
+
+    #: What varies where a search space does not say: flag -> its usual values.
+    default_knobs: ClassVar[Mapping[str, Sequence[FlagValue]]] = MappingProxyType({})
 
     def notes(self, version: str) -> tuple[str, ...]:
         """What is assumed about this version; empty when its rules were read. Raises SpecError on a malformed one."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from partitune.candidate import Candidate, FlagValue
 from partitune.engines.rules import FLAG_RULES, Violation
@@ -20,9 +20,9 @@ from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Ffn
 from partitune.planning.planner import Planner, stage_bounds
 from partitune.planning.problem import Problem
-from partitune.planning.resolve import layout_of
 from partitune.planning.resolved_candidate import ResolvedCandidate
 from partitune.spec.search_space import SearchSpace
+from partitune.spec.serving import Sizes
 
 #: Layouts of a search with `layouts: auto`; each adds an exact plan to its first trials.
 MOST_LAYOUTS = 12
@@ -51,6 +51,32 @@ def considered(problem: Problem, spec: SearchSpace, flags: Mapping[str, FlagValu
     """
     judged = (_judged(problem, spec, layout, flags) for layout in possible(problem, spec))
     return tuple(sorted(judged, key=lambda entry: (bool(entry.reasons), -entry.most_tok_s, entry.idle_gpus)))
+
+
+def layout_of(parallel: Sizes) -> Layout:
+    """The sizes of a file as a value; the engine decides the fields of a layout that no file has."""
+    names = [part.name for part in fields(Layout) if hasattr(parallel, part.name)]
+    return Layout(**{name: getattr(parallel, name) for name in names})
+
+
+def starting_layout(problem: Problem, spec: SearchSpace) -> Layout:
+    """Where a search starts whose file leaves that open.
+
+    Tensor ranks over each node and a stage a node, which is what engines advise (vLLM 0.33 docs,
+    `serving/parallelism_scaling.md`), where that can be used; else what can give the most tokens in closed form.
+
+    Raises:
+        SpecError: no layout can be used.
+    """
+    cluster = problem.cluster
+    advised = replace(problem.layout, tp=cluster.gpus_per_node, pp=cluster.nodes)
+    if advised.pp <= problem.layers and not _judged(problem, spec, advised, {}).reasons:
+        return advised
+    best = next(iter(every := considered(problem, spec, {})))
+    if not best.reasons:
+        return best.layout
+    reasons = dict.fromkeys(f"{entry.layout.name}: {'; '.join(entry.reasons)}" for entry in every)
+    raise spec.error("parallel", "layouts", text=f"no layout can be used here: {', '.join(reasons)}")
 
 
 def possible(problem: Problem, spec: SearchSpace) -> tuple[Layout, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from partitune.candidate import LAYOUT, Objective
@@ -20,12 +20,13 @@ from partitune.hardware.links import Link, link
 from partitune.hardware.parallelism import Layout
 from partitune.hardware.placement import Machines, place
 from partitune.models.reader import load_architecture
+from partitune.planning.candidate_layouts import layout_of, starting_layout
 from partitune.planning.problem import Problem, roofline_costs
 from partitune.planning.workload_mix import Load, Mix, Over
 from partitune.simulation.workload import random_requests, read_trace
 from partitune.spec.catalog import readable_path
 from partitune.spec.search_space import SearchSpace
-from partitune.spec.serving import OwnGpu, Sizes
+from partitune.spec.serving import OwnGpu
 from partitune.spec.workload import MixWorkload, SingleLoad, TraceWorkload
 
 _Value = TypeVar("_Value", Gpu, float)
@@ -35,16 +36,25 @@ def resolve(space: SearchSpace) -> Problem:
     """What every name of `space` means, as one value that can be pickled to any worker.
 
     Raises:
-        SpecError: a name, size or value that means nothing; names the file, the line and what is allowed.
+        SpecError: a name, size or value that means nothing, or a layout left open where none can be used; names the
+            file, the line and what is allowed.
     """
+    problem = posed(space)
+    return problem if space.parallel.start is not None else problem.on(starting_layout(problem, space).name)
+
+
+def posed(space: SearchSpace) -> Problem:
+    """The same, on a single GPU where the file leaves the layout open. Raises SpecError as `resolve` does."""
     with _located(space, "model"):
         model = readable_path(space.model_path) if space.model_path else space.model
         architecture = load_architecture(model, space.config)
     with _located(space, "engine", "name"):
         chosen = engine(space.engine.name)
     with _located(space, "engine", "version"):
-        chosen.notes(space.engine.version)
-    layout = chosen.resolved_layout(layout_of(space.parallel), architecture)
+        version = space.engine.version or str(chosen.versions_read.newest)
+        chosen.notes(version)
+    start = space.parallel.start
+    layout = chosen.resolved_layout(Layout() if start is None else layout_of(start), architecture)
     cluster = _cluster(space)
     with _located(space, "cluster"):
         placement = place(cluster, layout, chosen.rank_order(architecture))
@@ -53,14 +63,14 @@ def resolve(space: SearchSpace) -> Problem:
         text = f"found {layout.pp}, and the model has {count} layers; allowed: at most {count}, as each stage needs one"
         raise space.error("parallel", "pp", text=text)
     with _located(space, "engine", "split_rule"):
-        chosen.default_partition(len(architecture.layers), layout.pp, space.engine.version, space.engine.split_rule)
+        chosen.default_partition(len(architecture.layers), layout.pp, version, space.engine.split_rule)
     return Problem(
         name=space.name,
         model=str(space.model_path or space.model),
         architecture=architecture,
         placement=placement,
         engine=chosen,
-        version=space.engine.version,
+        version=version,
         runner=space.engine.runner,
         split_rule=space.engine.split_rule,
         baseline={**space.engine.flags, **space.engine.env},
@@ -74,12 +84,6 @@ def resolve(space: SearchSpace) -> Problem:
         costs=roofline_costs(architecture, placement, chosen),
         cluster=cluster,
     )
-
-
-def layout_of(parallel: Sizes) -> Layout:
-    """The sizes of a file as a value; the engine decides the fields of a layout that no file has."""
-    names = [part.name for part in fields(Layout) if hasattr(parallel, part.name)]
-    return Layout(**{name: getattr(parallel, name) for name in names})
 
 
 def _cluster(space: SearchSpace) -> Machines:
@@ -104,9 +108,10 @@ def _per_gpu(given: _Value | tuple[_Value, ...], space: SearchSpace) -> Sequence
     Left as it is where it does not cover the cluster: then only `parallel` itself can be placed.
     """
     values = given if isinstance(given, tuple) else (given,)
-    width = space.parallel.tp * space.parallel.pcp
-    total = space.cluster.nodes * space.cluster.gpus_per_node
-    if 1 < len(values) < total and space.parallel.dp == 1 and len(values) * width == total:
+    start, total = space.parallel.start, space.cluster.nodes * space.cluster.gpus_per_node
+    if start is None or start.dp > 1 or not 1 < len(values) < total:
+        return values
+    if len(values) * (width := start.tp * start.pcp) == total:
         return [value for value in values for _ in range(width)]
     return values
 

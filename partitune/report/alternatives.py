@@ -69,10 +69,13 @@ def print_compared(console: Output, compared: Compared) -> None:
     rows = []
     for row in compared.rows:
         figures = (figure(value, name) for name, value in row.metrics.items())
-        rows.append((row.layout.name, row.result.candidate.partition_text, row.idle_gpus, *figures, row.result.reason))
+        candidate = row.result.candidate
+        own = (row.layout.name, candidate.partition_text, flags_text(candidate.flags), row.idle_gpus)
+        rows.append((*own, *figures, row.result.reason))
     if compared.rows:
-        columns = ("layout", "partition", *right, "reason")
+        columns = ("layout", "partition", "knobs", *right, "reason")
         console.draw(table(f"{compared.space}: layouts, simulated", columns, rows, right))
+        console.say(f"ranked by {compared.ranked_by}; {compared.tried_text}")
     console.say(*compared.advice)
     without: dict[str, list[str]] = {}
     for layout in compared.left_out:

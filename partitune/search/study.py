@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -32,6 +32,7 @@ from partitune.execution.pools.local import LocalPool
 from partitune.execution.pools.pool import Pool
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.caveats import refuse_unmodelled_knobs, study_caveats
+from partitune.planning.defaults import completed
 from partitune.planning.resolve import resolve
 from partitune.search.budget import Progress, StoppingRule
 from partitune.search.events import Unwatched, Watcher
@@ -99,6 +100,7 @@ def run(order: StudyOrder, watcher: Watcher) -> Iterator[tuple[Store, Progress]]
         SpecError: the search space, with file and line; StoreError: the database, or the study's name; ClusterError:
             Ray at a given address.
     """
+    order = replace(order, spec=completed(order.spec))
     problem = resolve(order.spec)  # all that can be wrong is found here, before anything is written
     driver = choose_driver(problem, order.spec, order.runner)
     space = Space(problem, order.spec)
@@ -140,7 +142,7 @@ class _Study:
         spec, order = self.order.spec, self.order
         engine, resolved = spec.engine, spec.resolved()
         how = (order.runner.name, spec.random_seed, self.caveats.to_json())
-        terms = StudyTerms(self.name, resolved, engine.name, engine.version, *how)
+        terms = StudyTerms(self.name, resolved, engine.name, str(engine.version), *how)
         if self.name not in {study.name for study in self.store.studies()}:
             self.store.create_study(terms)
             return

@@ -19,10 +19,6 @@ from partitune.errors import SpecError
 from partitune.spec.domains import secret_fault
 from partitune.spec.search_space import SearchSpace
 
-#: What varies when nobody says: budgets from a small chunk to the largest default, and the batch limits around them.
-_TOKEN_BUDGETS = [512, 1024, 2048, 4096, 8192, 16384]
-_SEQUENCES = [16, 32, 64, 128, 256, 512]
-
 
 def parse_settings(texts: Sequence[str]) -> tuple[dict[str, FlagValue], dict[str, FlagValue]]:
     """Split `--set` values into flags of the candidate and keys of the search space.
@@ -73,31 +69,31 @@ def from_flags(given: Mapping[str, Any]) -> SearchSpace:
     """The search space of the form without YAML: model, GPU and sizes, everything else by default.
 
     Args:
-        given: any of `model`, `gpu`, `nodes`, `gpus_per_node`, `tp`, `pp`.
+        given: `model`, `gpu`, `nodes`, `gpus_per_node`, and where wanted `tp` with `pp` (else every layout is tried),
+            `engine` and `engine_version`.
 
     Raises:
         SpecError: one is missing or wrong.
     """
-    names = ("model", "gpu", "nodes", "gpus_per_node", "tp", "pp")
-    options = {name: f"--{name.replace('_', '-')}" for name in names}
-    if missing := ", ".join(option for name, option in options.items() if name not in given):
-        every = ", ".join(options.values())
-        allowed = f"the name or path of a search space (partitune list), or all of {every}"
+    names = ("model", "gpu", "nodes", "gpus_per_node")
+    options = {name: f"--{name.replace('_', '-')}" for name in (*names, "tp", "pp")}
+    needed = options if "tp" in given or "pp" in given else {name: options[name] for name in names}
+    if missing := ", ".join(option for name, option in needed.items() if name not in given):
+        every = ", ".join(options[name] for name in names)
+        allowed = f"a search space by name or path (partitune list), or {every}, and both of --tp and --pp or neither"
         raise SpecError(f"{missing}: missing; allowed: {allowed}")
     model = str(given["model"])
     label = re.sub("[^a-z0-9._-]+", "-", Path(model.rstrip("/").removesuffix("/config.json")).name.lower()).strip("-._")
-    pp, tp = given["pp"], given["tp"]
+    sizes = {name: given[name] for name in ("tp", "pp") if name in given}
+    layout = "-".join(f"{name}{size}" for name, size in reversed(sizes.items())) or "layouts"
+    engine = {key: given[name] for name, key in (("engine", "name"), ("engine_version", "version")) if name in given}
     return SearchSpace.from_mapping(
         {
-            "name": f"{label or 'model'}-pp{pp}-tp{tp}"[:64],
+            "name": f"{(label or 'model')[: 63 - len(layout)]}-{layout}",
             "model": model,
             "cluster": {name: given[name] for name in ("nodes", "gpus_per_node", "gpu")},
-            "parallel": {"tp": tp, "pp": pp},
-            "knobs": {
-                "max_num_batched_tokens": _TOKEN_BUDGETS,
-                "max_num_seqs": _SEQUENCES,
-                "async_scheduling": [True, False],
-            },
+            **({"engine": engine} if engine else {}),
+            "parallel": sizes or {"layouts": "auto"},
             "objectives": ["output_throughput_tok_s", "kv_tokens"],
         }
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,8 +19,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandle
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from partitune.errors import did_you_mean
-from partitune.spec.catalog import NAME, Kind
+from partitune.errors import SpecError, did_you_mean
+from partitune.spec.catalog import NAME, Kind, find
 from partitune.spec.domains import (
     MAX_LAYERS,
     MAX_STAGES,
@@ -36,12 +37,14 @@ from partitune.spec.domains import (
 from partitune.spec.metrics import NEEDS
 from partitune.spec.names import STUDY_NAME, study_name_fault
 from partitune.spec.objectives import Goodput, Limit, Metric, Objective
-from partitune.spec.serving import Cluster, Engine, Parallel
+from partitune.spec.serving import Cluster, Engine, Parallel, Sizes
 from partitune.spec.workload import RandomWorkload, TraceWorkload, Workload, single_loads
-from partitune.spec.yaml.document import Plain
+from partitune.spec.yaml.document import Plain, read_yaml
 from partitune.spec.yaml.faults import Fault, KeyPath, describe, text_fault
 from partitune.spec.yaml.strict_model import Reading, SpecFile, StrictModel, allowed, number, refusing, whole, wrong
 
+#: Keys of `parallel` that make a layout, as they are where it is left open.
+_OPEN: Mapping[str, Any] = {"tp": None, "pp": None, "dp": 1, "pcp": 1, "dcp": 1, "expert_parallel": False}
 _PARTITION = r"^[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*$"
 _LAYERS_PER_STAGE = "layers per stage in digits joined by commas, each at least 1, such as 10,11,12"
 
@@ -135,7 +138,13 @@ class SearchSpace(SpecFile):
     workload: Annotated[
         Workload, allowed("a mapping with kind: random or trace, or mix for several, and the keys of that kind")
     ] = RandomWorkload(concurrency=32)
-    knobs: Annotated[Domains, allowed("a mapping of partition, env and engine flags to what they may be")] = Domains()
+    knobs: Annotated[
+        Domains,
+        allowed(
+            "a mapping of partition, env and engine flags to what they may be; if left out, the engine's usual flags "
+            "vary, and {} varies none"
+        ),
+    ] = Domains()
     objectives: Annotated[
         tuple[Objective, ...],
         allowed("a list of metrics, such as [output_throughput_tok_s]", strict=False, min_length=1),
@@ -168,7 +177,8 @@ class SearchSpace(SpecFile):
     def trial_gpus(self) -> int:
         """GPUs that a launched trial takes: those of the layout, or all the cluster's where the layout varies."""
         all_gpus = self.cluster.nodes * self.cluster.gpus_per_node
-        return self.parallel.gpus if self.parallel.layouts is None else all_gpus
+        start = self.parallel.start
+        return all_gpus if start is None or self.parallel.layouts is not None else start.gpus
 
     @property
     def trace_paths(self) -> tuple[Path, ...]:
@@ -183,12 +193,44 @@ class SearchSpace(SpecFile):
             plain["model"] = str(self.model_path)
         # Only where it says something, so that studies from before it are the same; null in it takes a key out.
         plain.pop("config", None)
+        if "knobs" not in self.model_fields_set:  # what then varies is the engine's to say
+            plain.pop("knobs")
         if self.config:
             plain["config"] = dict(self.config)
         for load in plain["workload"].get("parts", [plain["workload"]]):
             if "file" in load:
                 load["file"] = str(self.absolute(load["file"]))
         return plain
+
+    @classmethod
+    def load_for_layouts(cls, name: str) -> SearchSpace:
+        """Read a file whose own layout need not be legal, as others are asked for: it is then left open.
+
+        Raises:
+            SpecError: not found, or every fault of the file where there are others.
+        """
+        try:
+            return cls.load(name)
+        except SpecError:
+            text = find(cls.file_kind, name)
+            document = read_yaml(text.content, text.source)
+            parallel = document.value.get("parallel")
+            if not isinstance(parallel, dict):
+                raise
+            kept = {key: value for key, value in parallel.items() if key not in _OPEN}
+            document.value["parallel"] = {**kept, "layouts": kept.get("layouts") or "auto"}
+            with suppress(SpecError):
+                return cls._read(document, text.folder)
+            raise
+
+    def with_open_layout(self) -> SearchSpace:
+        """The same space without a layout of its own, unless a list with an entry a stage needs one."""
+        cluster = self.cluster
+        total = cluster.nodes * cluster.gpus_per_node
+        lists = [entry for entry in (cluster.gpu, cluster.reserved_gib) if isinstance(entry, tuple)]
+        if any(len(entry) != total for entry in lists):
+            return self
+        return self.model_copy(update={"parallel": self.parallel.model_copy(update=_OPEN)})
 
     @classmethod
     def cross_faults(cls, reading: Reading) -> Iterator[Fault]:
@@ -201,9 +243,11 @@ class SearchSpace(SpecFile):
         knobs = reading.sound(Domains, domains) if "knobs" in written else Domains()
         if isinstance(domains, dict):
             yield from _domain_name_faults(domains)
-        if cluster and parallel:
-            yield from _size_faults(cluster, parallel)
-        if knobs and parallel:
+        if parallel:
+            yield from _open_faults(parallel)
+        if cluster and parallel and (start := parallel.start):
+            yield from _size_faults(cluster, start)
+        if knobs and parallel and parallel.pp is not None:
             for stage in knobs.partition.pinned:
                 if not 0 <= stage < parallel.pp:
                     text = f"there is no stage {stage}; allowed: 0 to {parallel.pp - 1} (parallel.pp is {parallel.pp})"
@@ -244,7 +288,19 @@ def _need_faults(reading: Reading, cluster: Cluster | None) -> Iterator[Fault]:
             yield Fault(path, f"{name} needs {NEEDS[name]}, which is not given; allowed: with it, or another metric")
 
 
-def _size_faults(cluster: Cluster, parallel: Parallel) -> Iterator[Fault]:
+def _open_faults(parallel: Parallel) -> Iterator[Fault]:
+    """Both of tp and pp, or where layouts vary neither, and then nothing beside them."""
+    sizes = {"tp": parallel.tp, "pp": parallel.pp}
+    missing = [name for name, size in sizes.items() if size is None]
+    if missing and (len(missing) == 1 or parallel.layouts is None):
+        for name in missing:
+            text = "missing; allowed: a whole number from 1 to 1024, or neither tp nor pp with layouts: auto"
+            yield Fault(("parallel", name), text)
+    elif missing and (extra := [name for name in ("dp", "pcp", "dcp") if getattr(parallel, name) > 1]):
+        yield Fault(("parallel", extra[0]), f"found without tp and pp; allowed: all of tp, pp, {extra[0]}, or none")
+
+
+def _size_faults(cluster: Cluster, parallel: Sizes) -> Iterator[Fault]:
     tp, pp, per_node = parallel.tp, parallel.pp, cluster.gpus_per_node
     width, have, need = tp * parallel.pcp, cluster.nodes * per_node, parallel.gpus
     key_of_width = ("parallel", "pcp" if parallel.pcp > 1 else "tp")

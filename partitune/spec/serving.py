@@ -109,9 +109,11 @@ class Engine(StrictModel):
     """
 
     name: Annotated[Word, allowed("the name of an engine, such as vllm")] = "vllm"
-    version: Annotated[str, BeforeValidator(_version), allowed('a released version in quotes, such as "0.33.0"')] = (
-        "0.33.0"
-    )
+    version: Annotated[
+        str | None,
+        BeforeValidator(_version),
+        allowed('a released version in quotes, such as "0.33.0"; if left out, the newest whose rules were read'),
+    ] = None
     runner: Annotated[
         Literal["auto", "v1", "v2"], allowed("auto (what this version takes by itself), v1 or v2 (vLLM's model runner)")
     ] = "auto"
@@ -136,11 +138,9 @@ def _spread(value: object) -> object:
     )
 
 
-class Sizes(StrictModel):
-    """How one deployment is spread over the GPUs; `expert_imbalance` is an input of the cost model."""
+class _Spread(StrictModel):
+    """What a deployment has beside stages and tensor ranks; `expert_imbalance` is an input of the cost model."""
 
-    tp: Annotated[int, BeforeValidator(_one_size), whole(1, 1024, "GPUs of a stage")]
-    pp: Annotated[int, whole(1, MAX_STAGES, "pipeline stages")]
     dp: Annotated[int, whole(1, 1024, "data ranks, each with requests, attention weights and KV of its own")] = 1
     expert_parallel: Annotated[bool | int, BeforeValidator(_spread), allowed("true, false or a number of GPUs")] = False
     pcp: Annotated[int, whole(1, 1024, "GPUs that share the tokens of a prompt")] = 1
@@ -150,6 +150,13 @@ class Sizes(StrictModel):
     )
     all_reduce_backend: Annotated[Literal["custom", "nccl"] | None, allowed("custom or nccl")] = None
     expert_imbalance: Annotated[float, number(1, 4096, "tokens of the busiest expert GPU over the mean")] = 1.0
+
+
+class Sizes(_Spread):
+    """How one deployment is spread over the GPUs."""
+
+    tp: Annotated[int, BeforeValidator(_one_size), whole(1, 1024, "GPUs of a stage")]
+    pp: Annotated[int, whole(1, MAX_STAGES, "pipeline stages")]
 
     @property
     def gpus(self) -> int:
@@ -170,9 +177,17 @@ def _which_layouts(value: object) -> str | None:
     return "auto" if isinstance(value, str) else "list" if isinstance(value, list | tuple) else None
 
 
-class Parallel(Sizes):
-    """Where a search starts, and which other layouts it may try with a partition for each."""
+class Parallel(_Spread):
+    """Where a search starts, and which other layouts it may try with a partition for each.
 
+    Where layouts vary, tp and pp may be left out: the search then starts from the first that is listed, or with `auto`
+    from the one that people start with (tp of a node, pp of the nodes) where it can be used, else the fastest.
+    """
+
+    tp: Annotated[
+        int | None, BeforeValidator(_one_size), whole(1, 1024, "GPUs of a stage; with layouts, it may be left out")
+    ] = None
+    pp: Annotated[int | None, whole(1, MAX_STAGES, "pipeline stages; with layouts, it may be left out")] = None
     layouts: Annotated[
         Annotated[Literal["auto"], Tag("auto")]
         | Annotated[tuple[Sizes, ...], Field(strict=False, min_length=1, max_length=200), Tag("list")]
@@ -182,3 +197,11 @@ class Parallel(Sizes):
             "auto (all that the model, the engine and the GPUs admit) or a list of mappings with tp, pp and others"
         ),
     ] = None
+
+    @property
+    def start(self) -> Sizes | None:
+        """The sizes that a search starts with; None: with `layouts: auto`, whatever can be used."""
+        if self.tp is not None and self.pp is not None:
+            names = [*_Spread.model_fields, "tp", "pp"]
+            return Sizes.model_construct(**{name: getattr(self, name) for name in names})
+        return self.layouts[0] if isinstance(self.layouts, tuple) else None

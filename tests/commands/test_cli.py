@@ -75,7 +75,7 @@ LOCAL = ("--pool", "local", "--quiet")
     [
         ((), "the following arguments are required: COMMAND"),
         (("serch",), "invalid choice: 'serch'"),
-        (("search",), "--model, --gpu, --nodes, --gpus-per-node, --tp, --pp: missing"),
+        (("search",), "--model, --gpu, --nodes, --gpus-per-node: missing"),
         (("search", "--model", "qwen3-8b", "--tp", "1"), "--gpu, --nodes, --gpus-per-node, --pp: missing"),
         (("search", "tinny"), "did you mean tiny?"),
         (("explain", "nosuch/space.yaml"), "nosuch/space.yaml: no such file"),

@@ -269,15 +269,15 @@ def trial(number: int, layout: str, value: float, outcome: Outcome = Outcome.OK)
 
 
 def test_a_study_says_the_best_of_each_layout_and_whether_a_pipeline_paid() -> None:
-    faster = Objective("speed", "maximize")
+    faster, best_of_each = Objective("speed", "maximize"), "best speed of each layout, of what was tried"
     tried = [trial(0, "tp1-pp4", 60), trial(1, "tp4-pp1", 120), trial(2, "tp2-pp2", 90), trial(3, "tp2-pp2", 95)]
     assert list(layouts_tried(tried, faster)) == [
-        "best speed of each layout: tp4-pp1 120 (trial 1), tp2-pp2 95 (trial 3), tp1-pp4 60 (trial 0)",
-        "pipeline: the wrong tool here, tp4-pp1 has none and tp2-pp2 is 21 % worse",
+        f"{best_of_each}: tp4-pp1 120 (trial 1), tp2-pp2 95 (trial 3), tp1-pp4 60 (trial 0)",
+        "pipeline, of what was tried: tp2-pp2 is 21 % worse than tp4-pp1, which has none",
     ]
     best = list(layouts_tried([*tried, trial(4, "tp2-pp2", 240)], faster))[1]
-    assert best == "pipeline: worth it, tp2-pp2 is 100 % better than tp4-pp1, which has none"
+    assert best == "pipeline, of what was tried: tp2-pp2 is 100 % better than tp4-pp1, which has none"
     slower = Objective("speed", "minimize")
-    assert list(layouts_tried(tried, slower))[1].startswith("pipeline: worth it, tp1-pp4 is 50 % better")
+    assert list(layouts_tried(tried, slower))[1].startswith("pipeline, of what was tried: tp1-pp4 is 50 % better")
     missed = [trial(0, "tp1-pp4", 60), trial(1, "tp4-pp1", 120, Outcome.INFEASIBLE)]
     assert list(layouts_tried(missed, faster)) == []

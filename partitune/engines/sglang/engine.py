@@ -57,6 +57,14 @@ class Sglang(Engine):
         (Version(0, 0), "all-on-last"),
         (Version(0, 5, 6), "remainder-last"),  # PR 13977; remainder-first (PR 13282) was never released
     )
+    #: Chunks as vLLM's budgets; a request stays in its slot for life, so that its size decides what fills a pipeline.
+    default_knobs = MappingProxyType(
+        {
+            "chunked_prefill_size": (512, 1024, 2048, 4096, 8192, 16384),
+            "pp_max_micro_batch_size": (2, 4, 8, 16, 32, 64),
+            "pp_async_batch_depth": (0, 1, 2),
+        }
+    )
     measured = MEASURED
     written_by_partitune = MappingProxyType({name: key for key, names in _WRITTEN.items() for name in names})
     resolved_layout = staticmethod(resolved_layout)

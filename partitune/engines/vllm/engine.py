@@ -48,6 +48,14 @@ class Vllm(Engine):
         (Version(0, 0), "all-on-last"),
         (Version(0, 8), "middle-stages"),  # PR 13839 was merged six days after 0.7.3; PR 46217 is open
     )
+    #: Budgets from a small chunk to the largest default, and the caps around them.
+    default_knobs = MappingProxyType(
+        {
+            "max_num_batched_tokens": (512, 1024, 2048, 4096, 8192, 16384),
+            "max_num_seqs": (16, 32, 64, 128, 256, 512),
+            "async_scheduling": (True, False),
+        }
+    )
     measured = MEASURED
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
