@@ -9,6 +9,7 @@ from partitune.models.architecture import (
     Architecture,
     Attention,
     AttentionBlock,
+    CutKind,
     Edges,
     Ffn,
     FfnBlock,
@@ -44,7 +45,7 @@ def architecture(
     state_bytes: int = 6_291_456,
     window: int = 128,
     moe: bool = False,
-    illegal_cuts: frozenset[int] = frozenset(),
+    shared_kv_cuts: frozenset[int] = frozenset(),
     max_position: int = 32768,
 ) -> Architecture:
     """One letter a layer: f attention, w sliding window, l fixed state (KDA), - feed-forward only."""
@@ -69,7 +70,8 @@ def architecture(
         ffn = FfnBlock(kind=Ffn.MOE if moe else Ffn.DENSE, params=1000, weight_bytes=2000.0, flops_per_token=2000.0)
         layers.append(Layer(index, block, ffn))
     edges = Edges(1000, 1000, 2000.0, tied=False, head_params=1000, head_bytes=2000.0)
-    return Architecture(name, model_class, 64, tuple(layers), edges, max_position, "test", illegal_cuts=illegal_cuts)
+    cuts = {CutKind.SHARED_KV: shared_kv_cuts} if shared_kv_cuts else {}
+    return Architecture(name, model_class, 64, tuple(layers), edges, max_position, "test", bound_cuts=cuts)
 
 
 def kimi_k3() -> Architecture:

@@ -14,11 +14,11 @@ from typing import ClassVar, NamedTuple, Protocol
 from partitune.candidate import FlagValue
 from partitune.engines.default_splits import split
 from partitune.engines.deployment import Deployment, command_flags
+from partitune.engines.legal_cuts import CutLimits, CutRules, bound_cuts
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import Refused
 from partitune.hardware.parallelism import Layout, RankOrder
 from partitune.models.architecture import Architecture
-from partitune.models.legal_cuts import illegal_reasons
 
 #: Rules about one flag by itself: a person's typing error, not a combination that a search may run into.
 FLAG_RULES = frozenset({"unknown-flag", "removed-flag", "flag-value"})
@@ -50,6 +50,16 @@ class Rules(Protocol):
 
     #: What varies where a search space does not say: flag -> its usual values.
     default_knobs: ClassVar[Mapping[str, Sequence[FlagValue]]] = MappingProxyType({})
+
+    cut_rules: ClassVar[CutRules] = MappingProxyType({})  # what becomes of layers that a cut parts
+    #: The first release in which a stage of a hybrid needs no layer that keeps KV per token; None: all need one.
+    stages_of_states_since: ClassVar[Version | None] = None
+
+    def cut_limits(self, architecture: Architecture, version: str) -> CutLimits:
+        """Which boundaries of this model a stage must not end at. Raises SpecError: no version."""
+        release, since = parse_version(version), self.stages_of_states_since
+        bound = bound_cuts(architecture, release, self.versions_read.engine, self.cut_rules)
+        return CutLimits(bound, architecture.is_hybrid and (since is None or release < since))
 
     def notes(self, version: str) -> tuple[str, ...]:
         """What is assumed about this version; empty when its rules were read. Raises SpecError on a malformed one."""
@@ -91,6 +101,17 @@ class Rules(Protocol):
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks. Without a partition the engine's default split is not judged."""
 
+    def partition_faults(self, deployment: Deployment, source: str) -> Iterator[Violation]:
+        """What every engine refuses of a partition that was chosen; `source` is where this one does."""
+        if (partition := deployment.partition) is None:
+            return
+        if len(partition) != deployment.stages:
+            message = f"the partition has {len(partition)} entries for {deployment.stages} stages"
+            yield Violation("partition", message, source)
+        limits = self.cut_limits(deployment.architecture, deployment.version)
+        for reason in limits.reasons(deployment.architecture, partition):
+            yield Violation("partition", reason, source)
+
 
 def kv_heads(architecture: Architecture) -> set[int]:
     """KV heads of the layers that keep whole heads; latent attention has one for all, fixed states have none."""
@@ -114,17 +135,6 @@ def head_faults(deployment: Deployment, source: str) -> Iterator[Violation]:
         if count % tp and tp % count:
             message = f"tensor parallel size {tp} neither divides {count} KV heads nor is a multiple of them"
             yield Violation("kv-heads-over-tp", message, source)
-
-
-def partition_faults(deployment: Deployment, source: str) -> Iterator[Violation]:
-    """What every engine refuses of a partition that was chosen; `source` is where this one does."""
-    if (partition := deployment.partition) is None:
-        return
-    if len(partition) != deployment.stages:
-        message = f"the partition has {len(partition)} entries for {deployment.stages} stages"
-        yield Violation("partition", message, source)
-    for reason in illegal_reasons(deployment.architecture, partition):
-        yield Violation("partition", reason, source)
 
 
 def refused(violations: Sequence[Violation]) -> Refused:

@@ -7,7 +7,8 @@ is what the engine counts when it cuts: for Nemotron-H a Mamba block, an attenti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -134,6 +135,26 @@ class Layer:
         return self.attention.kind not in STATE_KINDS and self.attention.kind is not Attention.NONE
 
 
+class CutKind(StrEnum):
+    """Why layers on both sides of a boundary belong together."""
+
+    INDEX = "index"
+    SHARED_KV = "shared KV"
+    VISION = "vision"
+
+    @property
+    def meaning(self) -> str:
+        """What ties them, in words."""
+        return _TIES[self]
+
+
+_TIES = {
+    CutKind.INDEX: "one attends to the tokens that an earlier one picked",
+    CutKind.SHARED_KV: "one reads the KV of an earlier one",
+    CutKind.VISION: "features of the vision tower are added to both",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Edges:
     """What sits before the first and after the last layer, outside every cut."""
@@ -162,7 +183,8 @@ class Architecture:
     max_position: int
     source: str  # file the config came from; inside the package for a catalog model
     dtype_bytes: int = 2  # of activations
-    illegal_cuts: frozenset[int] = frozenset()  # boundary b (a stage ends after layer b-1) that must not be used
+    #: Boundaries (b: a stage ends after layer b-1) that part layers which belong together; engines say what then is.
+    bound_cuts: Mapping[CutKind, frozenset[int]] = field(default_factory=dict)
     residual_block: int | None = None  # K3: a hand-off carries hidden + ceil(boundary / residual_block) vectors
     handoff_base: int = 2  # vectors of hidden_size handed over otherwise: hidden_states and residual
     notes: tuple[str, ...] = ()  # what the reader could not know and assumed, of little weight

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from partitune.errors import SpecError, nearest, shortened
-from partitune.models.architecture import Architecture, Edges
+from partitune.models.architecture import Architecture, CutKind, Edges
 from partitune.models.class_defaults import filled_in
 from partitune.models.families import FAMILIES, plain
 from partitune.models.fields import Fields
@@ -121,7 +121,11 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
         edges=edges,
         max_position=context or _CONTEXT_DEFAULT,
         source=source,
-        illegal_cuts=stack.illegal_cuts | cuts_before_fed_layers(outer),
+        bound_cuts={
+            kind: cuts
+            for kind, cuts in {**stack.bound_cuts, CutKind.VISION: cuts_before_fed_layers(outer)}.items()
+            if cuts
+        },
         residual_block=stack.residual_block,
         handoff_base=stack.handoff_base,
         notes=tuple(notes),

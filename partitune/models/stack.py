@@ -7,10 +7,10 @@ layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from partitune.models.architecture import AttentionBlock, FfnBlock, Layer
+from partitune.models.architecture import AttentionBlock, CutKind, FfnBlock, Layer
 from partitune.models.fields import Fields
 from partitune.models.quantisation import Quantisation, WeightFormat
 from partitune.models.weight_counter import WeightCounter
@@ -31,7 +31,7 @@ class Stack:
     halves: bool = False  # each of the two is projected by itself, quantised (DeepSeek-V4)
     expert_format: WeightFormat | None = None  # of routed experts, where it is not in quantization_config
     tied: bool = False  # the family's default when the config does not say
-    illegal_cuts: frozenset[int] = frozenset()
+    bound_cuts: Mapping[CutKind, frozenset[int]] = field(default_factory=dict)
     residual_block: int | None = None
     handoff_base: int = 2
     notes: tuple[str, ...] = ()
@@ -79,9 +79,9 @@ def cuts_inside(readers_to_source: Sequence[int]) -> frozenset[int]:
     Args:
         readers_to_source: for every layer, the layer whose cache or index it reads (itself, when it owns one).
 
-    Boundary b is illegal when a layer at or after b reads from a layer before b.
+    Boundary b parts them when a layer at or after b reads from a layer before b.
     """
-    illegal: set[int] = set()
+    parting: set[int] = set()
     for layer, source in enumerate(readers_to_source):
-        illegal.update(range(source + 1, layer + 1))
-    return frozenset(illegal)
+        parting.update(range(source + 1, layer + 1))
+    return frozenset(parting)

@@ -23,8 +23,7 @@ class Vision:
 def cuts_before_fed_layers(config: Fields) -> frozenset[int]:
     """Boundaries that part the first stage from layers that features of the tower are added to (DeepStack).
 
-    As many of the first layers as the tower has taps; only the first stage has the features, and both engines assert
-    it: vLLM 0.33 and SGLang 0.5.23 `models/qwen3_vl.py`, start_layer >= len(deepstack_visual_indexes).
+    As many of the first layers as the tower has taps: vLLM 0.33 and SGLang 0.5.23 `models/qwen3_vl.py`.
 
     Raises:
         SpecError: an ill-typed key.

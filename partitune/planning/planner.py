@@ -5,7 +5,7 @@ for every flag setting the plan is solved exactly: `front-0` is the least slowes
 the others lie between them on the exact front of the two. `least-sum` and `first-token` are the exact answers to two
 other questions, which differ where GPUs do. `default` is the engine's own split, `seed-1` the first
 vector a person wrote. Memory, KV staircase, illegal cuts, bounds and unequal GPUs are all inside the solver's
-tensors. What a model admits is one rule set in two forms: `models.legal_cuts.illegal_reasons` explains a vector that
+tensors. What a model admits is one rule set in two forms: `engines.legal_cuts.CutLimits.reasons` explains a vector that
 somebody wrote, `allowed_windows` is the same as a boolean array, so that the solver never proposes what that refuses.
 """
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from partitune.candidate import DEFAULT_PLAN, FlagValue
 from partitune.costs.cost_model import Batch, Floats
+from partitune.engines.legal_cuts import CutLimits
 from partitune.errors import InfeasibleSpace
 from partitune.models.architecture import Architecture
 from partitune.partition import Partition
@@ -66,16 +67,16 @@ def stage_bounds(
     return bounds
 
 
-def allowed_windows(architecture: Architecture, bounds: Bounds) -> Windows:
-    """True at [s, i, j] where stage `s` may own layers i..j-1 by the model's rules and within its bounds.
+def allowed_windows(architecture: Architecture, limits: CutLimits, bounds: Bounds) -> Windows:
+    """True at [s, i, j] where stage `s` may own layers i..j-1 by the engine's limits and within its bounds.
 
     Shape [stages, layers + 1, layers + 1].
     """
     layers = len(architecture.layers)
     first, end = np.ogrid[: layers + 1, : layers + 1]
-    legal_cut = np.array([cut not in architecture.illegal_cuts or cut in (0, layers) for cut in range(layers + 1)])
+    legal_cut = np.array([cut not in limits.bound for cut in range(layers + 1)])
     common = legal_cut[:, None] & legal_cut[None, :]
-    if architecture.is_hybrid:
+    if limits.keeps_token_kv:
         kept = np.concatenate(([0], np.cumsum([layer.has_token_kv for layer in architecture.layers])))
         common = common & (kept[None, :] - kept[:, None] >= 1)
     fewest, most = np.array(bounds).T[:, :, None, None]
@@ -90,7 +91,8 @@ class Planner:
 
     def __init__(self, problem: Problem, bounds: Bounds, seeds: Sequence[Partition]) -> None:
         self._problem = problem
-        self._windows = allowed_windows(problem.architecture, bounds)
+        limits = problem.engine.cut_limits(problem.architecture, problem.version)
+        self._windows = allowed_windows(problem.architecture, limits, bounds)
         self._seeds = {f"seed-{index}": seed for index, seed in enumerate(seeds, start=1)}
         self._times = StageTimes(problem)
         self._fronts: dict[tuple[tuple[str, FlagValue], ...], tuple[Solution, ...] | InfeasibleSpace] = {}

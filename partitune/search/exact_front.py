@@ -17,7 +17,6 @@ from partitune.candidate import DEFAULT_PLAN, Candidate, Caveats, FlagValue
 from partitune.costs.memory import StageMemory
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.hardware.gpus import GIB
-from partitune.models.legal_cuts import illegal_reasons
 from partitune.partition import Partition
 from partitune.planning.caveats import caveats
 from partitune.planning.planner import EXACT_PLAN, FIRST_TOKEN_PLAN, Planner
@@ -172,8 +171,7 @@ def _at_starting_flags(space: Space) -> PlannedPartition:
 
 def _planned(planner: Planner, fluid_s: float, resolved: ResolvedCandidate, names: Sequence[str]) -> PlannedPartition:
     partition, flags = resolved.partition, resolved.candidate.flags
-    reasons = [*illegal_reasons(resolved.problem.architecture, resolved.partition)]
-    reasons += [stage.verdict for stage in resolved.memory if not stage.fits]
+    reasons = [stage.verdict for stage in resolved.memory if not stage.fits]
     reasons += [violation.message for violation in resolved.violations]
     kv_tokens = None
     if not reasons:

@@ -92,7 +92,8 @@ def test_damaged_configs_are_read_or_refused(config: dict[str, Any]) -> None:
     assert architecture.layers
     assert architecture.params > 0
     assert 0 < architecture.weight_bytes < math.inf
-    assert all(0 < boundary < len(architecture.layers) for boundary in architecture.illegal_cuts)
+    boundaries = [boundary for cuts in architecture.bound_cuts.values() for boundary in cuts]
+    assert all(0 < boundary < len(architecture.layers) for boundary in boundaries)
     assert [layer.index for layer in architecture.layers] == list(range(len(architecture.layers)))
     for layer in architecture.layers:
         assert layer.params >= 0

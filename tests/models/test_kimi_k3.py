@@ -87,5 +87,5 @@ def test_edges(k3: Architecture) -> None:
     assert k3.edges.drafter_params == 0
     assert 0.3e9 < k3.edges.vision_params < 0.6e9  # 27 layers of 1024 and a projector
     assert k3.max_position == 2**20
-    assert k3.illegal_cuts == frozenset()
+    assert k3.bound_cuts == {}
     assert k3.notes == ()

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import pytest
 
-from partitune.models.architecture import Attention
+from partitune.models.architecture import Attention, CutKind
 from partitune.models.reader import load_architecture, read_architecture
 from tests.small_models import PLAIN
 
@@ -85,11 +85,11 @@ def test_deepseek_v4_hands_over_its_residual_streams() -> None:
     assert load_architecture("deepseek-v3").handoff_vectors(10) == 2
 
 
-def test_index_sharing_forbids_cuts() -> None:
+def test_index_sharing_binds_layers() -> None:
     architecture = load_architecture("glm-5.2")
-    legal = sorted(set(range(1, 78)) - architecture.illegal_cuts)
+    legal = sorted(set(range(1, 78)) - architecture.bound_cuts[CutKind.INDEX])
     assert legal == [1, 2, *range(6, 78, 4)]  # only before a layer that runs its own indexer
-    assert load_architecture("glm-5.1").illegal_cuts == frozenset()
+    assert load_architecture("glm-5.1").bound_cuts == {}
 
 
 def test_index_sharing_rule_agrees_with_the_list() -> None:
@@ -97,22 +97,22 @@ def test_index_sharing_rule_agrees_with_the_list() -> None:
     config = json.loads(text)
     del config["indexer_types"]  # what is left: index_topk_freq 4, index_skip_topk_offset 3
     by_rule = read_architecture(config, name="x", source="config.json")
-    assert by_rule.illegal_cuts == load_architecture("glm-5.2").illegal_cuts
+    assert by_rule.bound_cuts == load_architecture("glm-5.2").bound_cuts
     assert by_rule.params == load_architecture("glm-5.2").params
 
 
-def test_shared_latents_forbid_cuts() -> None:
+def test_shared_latents_bind_layers() -> None:
     config = json.loads(
         files("partitune.models").joinpath("configs", "mistralai--Mistral-Large-4-1T-A52B.json").read_text()
     )
     sources = list(range(72))
     sources[39] = sources[43] = 35
     shared = read_architecture({**config, "kv_source_layers": sources}, name="x", source="config.json")
-    assert shared.illegal_cuts == frozenset(range(36, 44))
+    assert shared.bound_cuts == {CutKind.SHARED_KV: frozenset(range(36, 44))}
     assert shared.layers[39].attention.kv_bytes_per_token < shared.layers[38].attention.kv_bytes_per_token
 
 
-def test_gemma_style_kv_sharing_forbids_cuts() -> None:
+def test_gemma_style_kv_sharing_binds_layers() -> None:
     config: dict[str, object] = {
         "model_type": "gemma3_text",
         "hidden_size": 2048,
@@ -128,7 +128,7 @@ def test_gemma_style_kv_sharing_forbids_cuts() -> None:
     }
     architecture = read_architecture(config, name="x", source="config.json")
     # layers 4 and 5 read the caches of 2 (sliding) and 3 (full)
-    assert architecture.illegal_cuts == frozenset({3, 4, 5})
+    assert architecture.bound_cuts == {CutKind.SHARED_KV: frozenset({3, 4, 5})}
     assert [layer.attention.kv_bytes_per_token > 0 for layer in architecture.layers] == [True] * 4 + [False] * 2
     assert architecture.edges.tied  # the family's default
 
@@ -141,4 +141,4 @@ def test_what_any_plain_decoder_may_say_is_read_of_dense_models_and_of_mixtures(
         normed = read_architecture({**config, "use_qk_norm": True}, name="x", source="config.json")
         assert normed.params - as_it_is.params == 4 * 2 * 32  # RMSNorm on query and key heads of 256 / 8, in 4 layers
         shared = read_architecture({**config, "num_kv_shared_layers": 1}, name="x", source="config.json")
-        assert shared.illegal_cuts == frozenset({3})
+        assert shared.bound_cuts == {CutKind.SHARED_KV: frozenset({3})}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partitune.errors import SpecError
-from partitune.models.architecture import Architecture
-from partitune.models.legal_cuts import illegal_reasons
+from partitune.models.architecture import Architecture, CutKind
 from partitune.models.reader import load_architecture, read_architecture
 from tests.small_models import PLAIN
 
@@ -163,8 +162,6 @@ def test_16_layers_fed_by_the_tower_stay_on_the_first_stage() -> None:
     tower = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "out_hidden_size": 4096}
     config = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"], "text_config": text}
     found = _read({**config, "vision_config": {**tower, "deepstack_visual_indexes": [8, 16, 24]}})
-    assert found.illegal_cuts == {1, 2}
-    assert illegal_reasons(found, (2, 34))
-    assert not illegal_reasons(found, (3, 33))
+    assert found.bound_cuts == {CutKind.VISION: {1, 2}}
     assert not found.doubts
-    assert not _read({**config, "vision_config": {**tower, "deepstack_visual_indexes": []}}).illegal_cuts
+    assert not _read({**config, "vision_config": {**tower, "deepstack_visual_indexes": []}}).bound_cuts

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from partitune.engines.vllm.engine import ENGINE as VLLM
 from partitune.errors import InfeasibleSpace
 from partitune.planning.planner import allowed_windows, stage_bounds
 from partitune.planning.solver import (
@@ -128,7 +129,7 @@ def test_published_kv_balanced_split_has_lighter_edges() -> None:
 
 def test_infeasible_names_the_stage() -> None:
     toy = architecture("ffff" + "llll" + "ffff")
-    windows = allowed_windows(toy, stage_bounds(3, 12, pinned={0: 4, 1: 4}))
+    windows = allowed_windows(toy, VLLM.cut_limits(toy, "0.33.0"), stage_bounds(3, 12, pinned={0: 4, 1: 4}))
     times = np.where(windows, stage_tensor(np.ones((3, 12)), np.zeros(3)), np.inf)
     with pytest.raises(InfeasibleSpace, match=r"stage 1 of 3 cannot take over .* they reach layer 4 of 12"):
         minimise_bottleneck(times)

@@ -61,7 +61,8 @@ def test_no_partition_is_below_the_fluid_bound_and_the_best_is_near(space: str) 
     posed = shipped_problem(space)
     work = [(prefill(2048), 1.0), (decode(16, 1024), 30.0)]
     times = StageTimes(posed)
-    windows = allowed_windows(posed.architecture, stage_bounds(posed.stages, posed.layers))
+    limits = posed.engine.cut_limits(posed.architecture, posed.version)
+    windows = allowed_windows(posed.architecture, limits, stage_bounds(posed.stages, posed.layers))
     best = minimise_bottleneck(np.where(windows, times.tensor(work), np.inf))
     bound_s = times.fluid_bound_s(work)
     # Facts of 93 layers on 8 stages: the integer gap is 3.8 % in the median, 7.9 % at most; others are finer.

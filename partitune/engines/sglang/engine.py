@@ -15,7 +15,9 @@ from partitune.costs.memory import MemorySettings
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
+from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow, Simulation
+from partitune.engines.sglang.cuts import CUT_RULES
 from partitune.engines.sglang.defaults import FEWEST_ROWS, capture_sizes, default_flags, effective_flags
 from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache
 from partitune.engines.sglang.launch import SglangLaunch
@@ -66,16 +68,22 @@ class Sglang(Engine):
         }
     )
     measured = MEASURED
+    cut_rules = CUT_RULES
+    stages_of_states_since = Version(0, 5, 17)  # `model_executor/pool_configurator.py`; before, it divides by zero
     written_by_partitune = MappingProxyType({name: key for key, names in _WRITTEN.items() for name in names})
     resolved_layout = staticmethod(resolved_layout)
     default_flags, effective_flags = staticmethod(default_flags), staticmethod(effective_flags)
-    check = staticmethod(check_sglang)
     kv_cache, kv_blocks = staticmethod(kv_cache), staticmethod(kv_blocks)
     expert_kernel = staticmethod(expert_kernel)
     levers = staticmethod(levers)
     recordings = MappingProxyType({"schedules": Recording})
     launch = SglangLaunch()
     readout = SglangReadout()
+
+    def check(self, deployment: Deployment) -> tuple[Violation, ...]:
+        """Every rule that the deployment breaks."""
+        of_partition = self.partition_faults(deployment, "SGLang 0.5.23 srt/distributed/utils.py")
+        return (*check_sglang(deployment), *of_partition)
 
     def rank_order(self, architecture: Architecture) -> RankOrder:
         """Attention data ranks lie inside a stage; replicas of a dense model each have a pipeline of their own."""

@@ -74,7 +74,10 @@ def kv_blocks(deployment: Deployment, free_bytes: Floats) -> Floats:
     cells = prefix[None, :] - prefix[:, None]
     share = 1 / (1 + _STATE_TO_KV) if state_bytes.any() else 1.0
     pages = np.floor(np.maximum(free_bytes, 0.0) * share / (np.maximum(cells, 1) * page)[None])
-    return np.where(cells[None] > 0, pages, 0.0)
+    # A stage of a hybrid with states alone sets no limit of its own; one that keeps nothing has none at all.
+    states = np.concatenate(([0], np.cumsum(state_bytes)))
+    without = np.where(states[None, :] - states[:, None] > 0, np.inf, 0.0)
+    return np.where(cells[None] > 0, pages, without[None])
 
 
 def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats]:

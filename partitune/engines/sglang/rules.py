@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import unknown_flag, whole_number
-from partitune.engines.rules import Violation, head_faults, partition_faults
+from partitune.engines.rules import Violation, head_faults
 from partitune.engines.sglang.defaults import effective_flags, is_on
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import has_experts
@@ -67,7 +67,6 @@ def _shape_faults(deployment: Deployment, effective: Mapping[str, FlagValue]) ->
     if chunk > 0 and page > 0 and chunk % page:
         message = f"chunked_prefill_size {chunk} must be a multiple of page_size {page}"
         yield Violation("chunk-of-pages", message, _VALIDATION)
-    yield from partition_faults(deployment, "SGLang 0.5.23 srt/distributed/utils.py")
 
 
 def _layout_faults(deployment: Deployment) -> Iterator[Violation]:

@@ -17,8 +17,10 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvCache
+from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.versions import Version, parse_version
+from partitune.engines.vllm.cuts import CUT_RULES
 from partitune.engines.vllm.defaults import capture_sizes, default_flags, effective_flags
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, kv_cache, range_blocks
@@ -57,6 +59,7 @@ class Vllm(Engine):
         }
     )
     measured = MEASURED
+    cut_rules = CUT_RULES
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
         "VLLM_USE_V2_MODEL_RUNNER": "engine.runner",
@@ -72,11 +75,15 @@ class Vllm(Engine):
     }
     resolved_layout = staticmethod(resolved_layout)
     effective_flags = staticmethod(effective_flags)
-    check = staticmethod(check_vllm)
     levers, other_starts = staticmethod(levers), staticmethod(other_starts)
     recordings = MappingProxyType({"schedules": Recording, "KV caches": KvRecord})
     launch = VllmLaunch()
     readout = VllmReadout()
+
+    def check(self, deployment: Deployment) -> tuple[Violation, ...]:
+        """Every rule that the deployment breaks."""
+        of_partition = self.partition_faults(deployment, "vLLM 0.32 distributed/utils.py, v1/core/kv_cache_utils.py")
+        return (*check_vllm(deployment), *of_partition)
 
     def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """Defaults of budgets and memory, and whether it schedules ahead: False where it refuses the combination."""

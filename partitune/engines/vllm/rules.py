@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import mapping, unknown_flag, whole_number
-from partitune.engines.rules import Violation, partition_faults
+from partitune.engines.rules import Violation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
@@ -28,10 +28,9 @@ _VLLM_PY = "vLLM 0.32 config/vllm.py"
 
 
 def check_vllm(deployment: Deployment) -> tuple[Violation, ...]:
-    """Every rule that the deployment breaks, in the order in which a person looks for them; empty: it starts."""
+    """Every rule that the deployment breaks, but those of partitions, in the order in which a person looks for them."""
     effective = effective_flags(deployment)
-    broken = [Violation(*fault) for rule in _RULES for fault in rule(deployment, effective)]
-    return (*broken, *partition_faults(deployment, "vLLM 0.32 distributed/utils.py, v1/core/kv_cache_utils.py"))
+    return tuple(Violation(*fault) for rule in _RULES for fault in rule(deployment, effective))
 
 
 def _flags(deployment: Deployment, _: Effective) -> Faults:

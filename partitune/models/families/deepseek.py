@@ -1,15 +1,14 @@
 """DeepSeek-V2, V3, R1, V3.2, Kimi-K2 and K2.5, GLM-5 and Mistral-Large-4: latent attention, shared experts, indexers.
 
 Decision: sparse attention (an indexer that picks tokens) is a switch on the same reader. A layer that reuses the choice
-of an earlier layer, or its latent, must sit on the same stage: the engines keep both in buffers of one worker
-(vLLM 0.32 `models/deepseek_v32/attention.py`), so those boundaries are illegal.
+of an earlier layer, or its latent, belongs to it; what a cut between the two comes to is for each engine to say.
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
 
-from partitune.models.architecture import AttentionBlock, FfnBlock
+from partitune.models.architecture import AttentionBlock, CutKind, FfnBlock
 from partitune.models.attention import Indexer, LatentShape, latent
 from partitune.models.families.grouped import dense_prefix, draft_layers, experts_and_visits, routed_or_dense
 from partitune.models.feedforward import ExpertShape
@@ -85,5 +84,5 @@ def read(fields: Fields) -> Stack:
         )
         return attention, ffn(module.inside("mlp"), index)
 
-    cuts = cuts_inside(indexes) | cuts_inside(latents)
-    return Stack(count, blocks, drafted=draft_layers(fields), illegal_cuts=cuts)
+    cuts = {CutKind.INDEX: cuts_inside(indexes), CutKind.SHARED_KV: cuts_inside(latents)}
+    return Stack(count, blocks, drafted=draft_layers(fields), bound_cuts=cuts)

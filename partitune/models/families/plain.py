@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partitune.models.architecture import AttentionBlock, FfnBlock
+from partitune.models.architecture import AttentionBlock, CutKind, FfnBlock
 from partitune.models.attention import grouped_query
 from partitune.models.families.grouped import (
     FfnOfLayer,
@@ -82,7 +82,7 @@ def reader(switches: Switches, *doubts: str) -> FamilyReader:
             norms=switches.norms,
             drafted=draft_layers(fields) if switches.mixture else 0,
             tied=switches.tied,
-            illegal_cuts=cuts_inside(sources),
+            bound_cuts={CutKind.SHARED_KV: cuts_inside(sources)},
             doubts=doubts,
         )
 

@@ -272,7 +272,7 @@ def test_kv_cache_of_a_deployment() -> None:
 
 def test_solver_finds_the_split_with_a_third_more_cache() -> None:
     k3 = deployment(flags={"max_model_len": 32768})
-    windows = allowed_windows(k3.architecture, stage_bounds(8, 93))
+    windows = allowed_windows(k3.architecture, VLLM.cut_limits(k3.architecture, "0.33.0"), stage_bounds(8, 93))
     times = np.where(windows, stage_tensor(np.ones((8, 93)), np.zeros(8)), np.inf)
     blocks = VLLM.kv_blocks(k3, np.full(times.shape, 20.0 * GIB))
     fastest = pareto_front(times, blocks)[0]

@@ -8,7 +8,7 @@ from typing import ClassVar
 from partitune.engines.toy.kv_planning import kv_blocks, kv_cache
 from partitune.engines.toy.launch import ToyLaunch
 from partitune.engines.toy.logs import ToyReadout
-from partitune.engines.toy.rules import faults
+from partitune.engines.toy.rules import SOURCE, faults
 from partitune.engines.toy.scheduler import simulate
 
 from partitune.candidate import FlagValue
@@ -47,7 +47,7 @@ class Toy(Engine):
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks."""
-        return tuple(faults(deployment))
+        return (*faults(deployment), *self.partition_faults(deployment, SOURCE))
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """A share of the card, one graph."""
