@@ -24,7 +24,8 @@ def caveats(problem: Problem, flags: Mapping[str, FlagValue]) -> Caveats:
         flags: over those of the search space.
     """
     gpus = (gpu.doubt for gpu in problem.placement.gpus if gpu.doubt)
-    doubts = (*problem.engine.notes(problem.version), *problem.architecture.doubts, *gpus)
+    of_loads = (doubt for load in problem.mix.loads for doubt in load.doubts)
+    doubts = (*problem.engine.notes(problem.version), *problem.architecture.doubts, *gpus, *of_loads)
     return Caveats(_not_modelled(problem, flags), tuple(dict.fromkeys(doubts)))
 
 

@@ -131,7 +131,8 @@ def _load(space: SearchSpace, load: SingleLoad, index: int, *path: str | int) ->
     """The load at `path`; those of one mix are drawn with seeds of their own."""
     if isinstance(load, TraceWorkload):
         with _located(space, *path, "file"):
-            return Load(tuple(read_trace(readable_path(space.absolute(load.file))))[: load.requests], None)
+            trace = read_trace(readable_path(space.absolute(load.file)), load.requests)
+            return Load(trace.requests, None, doubts=trace.doubts)
     return Load(tuple(random_requests(load, space.random_seed + index)), load.concurrency)
 
 

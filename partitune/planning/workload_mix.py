@@ -40,6 +40,7 @@ class Load:
     concurrency: int | None  # closed load; None: requests come at their arrival times
     name: str = ""  # in a mix
     weight: float = 1.0
+    doubts: tuple[str, ...] = ()  # what every figure under it leaves out
 
     @property
     def mean_prompt_tokens(self) -> float:
@@ -54,7 +55,7 @@ class Load:
     def of_rank(self, ranks: int) -> Load:
         """What the first of so many data ranks gets, which has as much as any: requests are dealt out in turn."""
         outstanding = None if self.concurrency is None else -(-self.concurrency // ranks)
-        return Load(self.requests[::ranks], outstanding, self.name, self.weight)
+        return replace(self, requests=self.requests[::ranks], concurrency=outstanding)
 
     def typical_batches(self, flow: Flow) -> tuple[tuple[Batch, float], ...]:
         """The prefill step and the decode step of this load of one data rank, each with how often it comes.

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,8 @@ _SPELLINGS = (
     (("timestamp_s", "prompt_tokens", "output_tokens"), "seconds", 1.0),
     (("timestamp", "input_length", "output_length"), "milliseconds", 1e-3),  # Mooncake's
 )
+#: Keys of a trace that a doubt lists.
+_NAMED = 8
 
 
 def random_requests(load: RandomWorkload, seed: int = 0) -> list[Request]:
@@ -57,11 +61,23 @@ def _arrivals(load: RandomWorkload, seed: int) -> list[float]:
     return seconds
 
 
-def read_trace(path: Path) -> list[Request]:
-    """Requests of a JSON-lines trace, one object a line; the first one arrives at 0.
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a trace says of its requests, and what it says that nothing here heeds."""
+
+    requests: tuple[Request, ...]  # in the order of the file; the first to arrive does so at 0
+    doubts: tuple[str, ...]
+
+
+def read_trace(path: Path, most: int | None = None) -> Trace:
+    """A JSON-lines trace, one object a line.
 
     A line has `timestamp_s`, `prompt_tokens`, `output_tokens`, or as in the Mooncake traces `timestamp` (milliseconds),
-    `input_length`, `output_length`. Further keys are ignored, blank lines are skipped.
+    `input_length`, `output_length`. Further keys are named as doubts, blank lines are skipped.
+
+    Args:
+        path: of the file.
+        most: only so many requests from its beginning; None: all.
 
     Raises:
         SpecError: the file cannot be read, or a line is not as described; names file, line and key.
@@ -71,16 +87,53 @@ def read_trace(path: Path) -> list[Request]:
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot read the trace: {error}") from None
     requests: list[Request] = []
+    unheeded = _Unheeded()
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
-            requests.append(_trace_line(line, f"{path}:{number}", str(len(requests))))
+            requests.append(_trace_line(line, f"{path}:{number}", str(len(requests)), unheeded))
     if not requests:
         raise SpecError(f"{path}: the trace has no requests; give one JSON object a line")
     begin = min(request.arrival_s for request in requests)
-    return [replace(request, arrival_s=request.arrival_s - begin) for request in requests]
+    from_zero = [replace(request, arrival_s=request.arrival_s - begin) for request in requests]
+    return Trace(tuple(from_zero[:most]), tuple(unheeded.doubts(path.name)))
 
 
-def _trace_line(line: str, place: str, name: str) -> Request:
+class _Unheeded:
+    """Keys of trace lines that nothing here heeds, and what `hash_ids` say of prompts that begin alike."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._fractions = False
+        self._seen: set[object] = set()
+        self._blocks = self._known = 0
+
+    def add(self, row: dict[str, object], heeded: Sequence[str]) -> None:
+        """Take note of one line. An id stands for a block and all before it, so that equal ids are equal beginnings."""
+        self._names.update(dict.fromkeys(key for key in row if key not in heeded))
+        arrival = row[heeded[0]]
+        self._fractions |= heeded[0] == "timestamp" and isinstance(arrival, float) and not arrival.is_integer()
+        blocks = row.get("hash_ids")
+        if isinstance(blocks, list):
+            ids = [block for block in blocks if isinstance(block, int)]
+            self._blocks += len(ids)
+            self._known += sum(1 for _ in takewhile(self._seen.__contains__, ids))
+            self._seen.update(ids)
+
+    def doubts(self, trace: str) -> Iterator[str]:
+        """What a person should know beside every figure under this trace."""
+        if self._fractions:
+            yield f"{trace}: timestamp has fractions, and is read as milliseconds; a trace in seconds says timestamp_s"
+        if self._blocks:
+            yield (
+                f"{trace}: hash_ids are not heeded: prompts are simulated as if none began like another, where "
+                f"{100 * self._known / self._blocks:.1f} % of their blocks were seen before, by a cache that forgets "
+                "nothing"
+            )
+        if others := [name for name in self._names if name != "hash_ids" or not self._blocks]:
+            yield f"{trace}: not heeded of its lines: {', '.join(others[:_NAMED])}{', …' * (len(others) > _NAMED)}"
+
+
+def _trace_line(line: str, place: str, name: str, unheeded: _Unheeded) -> Request:
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -99,4 +152,5 @@ def _trace_line(line: str, place: str, name: str) -> Request:
     for key in keys[1:]:
         if type(row[key]) is not int or row[key] < 1:
             raise SpecError(f"{place}: {key}: {row[key]!r} is not a whole number of 1 or more")
+    unheeded.add(row, keys)
     return Request(name, arrival * unit_s, prompt, output)

@@ -8,7 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from partitune.errors import SpecError
+from partitune.planning.caveats import caveats
+from partitune.planning.resolve import resolve
 from partitune.simulation.workload import random_requests, read_trace
+from partitune.spec.search_space import SearchSpace
 from partitune.spec.workload import RandomWorkload
 
 
@@ -80,7 +83,8 @@ def test_both_spellings_of_a_trace(tmp_path: Path) -> None:
             '{"timestamp_s": 12, "prompt_tokens": 7, "output_tokens": 1, "user": "x"}',
         )
     )
-    assert [(r.arrival_s, r.prompt_tokens, r.output_tokens) for r in ours] == [(0.0, 100, 20), (1.5, 7, 1)]
+    assert ours.doubts == ("trace.jsonl: not heeded of its lines: user",)
+    assert [(r.arrival_s, r.prompt_tokens, r.output_tokens) for r in ours.requests] == [(0.0, 100, 20), (1.5, 7, 1)]
     mooncake = read_trace(
         trace(
             tmp_path,
@@ -88,8 +92,28 @@ def test_both_spellings_of_a_trace(tmp_path: Path) -> None:
             '{"timestamp": 30535, "input_length": 6472, "output_length": 26, "hash_ids": [46]}',
         )
     )
-    assert [(r.prompt_tokens, r.output_tokens) for r in mooncake] == [(6955, 52), (6472, 26)]
-    assert mooncake[1].arrival_s == pytest.approx(3.053)
+    assert [(r.prompt_tokens, r.output_tokens) for r in mooncake.requests] == [(6955, 52), (6472, 26)]
+    assert mooncake.requests[1].arrival_s == pytest.approx(3.053)
+
+
+def test_what_of_a_trace_is_not_heeded_is_said_with_how_much_it_is(tmp_path: Path) -> None:
+    line = '{{"timestamp": {}, "input_length": 1000, "output_length": 1, "hash_ids": {}}}'
+    beginnings = [[0, 1, 2], [0, 1, 3], [0, 9], [7, 9]]  # 2 and 1 of 10 blocks begin as a prompt before did
+    lines = [line.format(1000 * number, ids) for number, ids in enumerate(beginnings)]
+    (doubt,) = read_trace(trace(tmp_path, *lines)).doubts
+    assert doubt.startswith("trace.jsonl: hash_ids are not heeded")
+    assert "30.0 % of their blocks were seen before" in doubt
+    bailian = '{"chat_id": 1, "timestamp": 61.114, "input_length": 5, "output_length": 1, "type": "text", "turn": 2}'
+    seconds, others = read_trace(trace(tmp_path, bailian)).doubts
+    assert "timestamp has fractions, and is read as milliseconds" in seconds
+    assert others == "trace.jsonl: not heeded of its lines: chat_id, type, turn"
+
+
+def test_a_trace_is_doubted_beside_every_figure(tmp_path: Path) -> None:
+    file = trace(tmp_path, '{"timestamp": 0, "input_length": 60, "output_length": 2, "hash_ids": [4]}')
+    load = {"kind": "trace", "file": str(file)}
+    space = SearchSpace.from_mapping({**SearchSpace.load("tiny").resolved(), "workload": load})
+    assert "hash_ids are not heeded" in caveats(resolve(space), {}).doubts[0]
 
 
 @pytest.mark.parametrize(
