@@ -205,13 +205,13 @@ def _layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:
     if note := problem.cluster.idle_note(layout):
         yield note
     settings = problem.engine.memory_settings(resolved.deployment)
-    if note := problem.engine.launch.speculation_note(resolved.deployment.flags):
+    if any(resolved.deployment.flags.get(name) for name in problem.engine.launch.drafting_flags):
         counted = "none of it"
         if settings.drafter:
             counted = "its weights on the last stage, and not its KV"
         elif settings.drafter_embedding:
             counted = "the embedding that it reads on the last stage, and not its own weights and KV"
-        yield f"{note}. Of the drafter's memory is counted: {counted}"
+        yield f"speculative decoding: of the drafter's memory is counted: {counted}"
     if layout.pp > 1:
         yield from _is_a_pipeline_needed(problem, settings)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -114,7 +114,7 @@ def mapping(value: FlagValue | None) -> Mapping[str, object]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def unknown_flag(name: str, known: Mapping[str, Flag], engine: str) -> str:
+def unknown_flag(name: str, known: Collection[str], engine: str) -> str:
     """Message for a name that is not in `known`, with the nearest that is."""
     plain = name.strip().lstrip("-").replace("-", "_")
     if plain != name and plain in known:

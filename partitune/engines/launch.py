@@ -212,19 +212,5 @@ class Launch(Protocol):
         """The flags the engine takes from such a file, dropping what it drops: for the check after an export."""
         return read_config(entries, self.flags)
 
-    def speculation_note(self, flags: Mapping[str, object]) -> str:
-        """What a person must know whose `flags` ask for speculative decoding, or let one vary; empty without.
-
-        It is launched and not simulated: how many drafted tokens are accepted depends on the text, which a simulated
-        load does not have, so there is no honest figure to put in.
-        """
-        asking = ", ".join(name for name in self.drafting_flags if flags.get(name))
-        if not asking:
-            return ""
-        return (
-            f"speculative decoding ({asking}) is launched and not simulated: neither the drafter's time, nor "
-            "verifying, nor the tokens that are accepted; a real runner measures them"
-        )
-
     def _all_flags(self, deployment: Deployment) -> dict[str, FlagValue]:
         return {**self.parallel_flags(deployment), **command_flags(deployment.flags)}

@@ -26,7 +26,7 @@ def caveats(problem: Problem, flags: Mapping[str, FlagValue]) -> Caveats:
     gpus = (gpu.doubt for gpu in problem.placement.gpus if gpu.doubt)
     of_loads = (doubt for load in problem.mix.loads for doubt in load.doubts)
     doubts = (*problem.engine.notes(problem.version), *problem.architecture.doubts, *gpus, *of_loads)
-    return Caveats(_not_modelled(problem, flags), tuple(dict.fromkeys(doubts)))
+    return Caveats(problem.engine.not_modelled(problem.start(flags)), tuple(dict.fromkeys(doubts)))
 
 
 def study_caveats(problem: Problem, spec: SearchSpace) -> Caveats:
@@ -40,7 +40,8 @@ def unmodelled_knobs(problem: Problem, spec: SearchSpace) -> dict[str, str]:
     reasons = {}
     for name, domain in _domains(spec).items():
         for value in domain_ends(domain):
-            if (reason := _not_modelled(problem, {name: value}).get(name)) is not None:
+            reason = problem.engine.not_modelled(problem.start({name: value})).get(name)
+            if reason is not None:
                 reasons[name] = reason
     return reasons
 
@@ -59,13 +60,6 @@ def refuse_unmodelled_knobs(problem: Problem, spec: SearchSpace) -> None:
             "named beside every figure, or a runner that launches (--runner)"
         )
         raise spec.error(*path, text=text)
-
-
-def _not_modelled(problem: Problem, flags: Mapping[str, FlagValue]) -> Mapping[str, str]:
-    deployment, launch = problem.start(flags), problem.engine.launch
-    note = launch.speculation_note(deployment.flags)
-    drafting = {name: note for name in launch.drafting_flags if deployment.flags.get(name)}
-    return {**drafting, **problem.engine.not_modelled(deployment)}
 
 
 def _domains(spec: SearchSpace) -> Mapping[str, Domain]:

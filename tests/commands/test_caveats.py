@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from partitune.cli import main
+from partitune.spec.search_space import SearchSpace
 
 #: Newer than any release whose rules were read: the note is the engine's, whoever prints a figure.
-NEWER = ("--set", "engine.version=9.1.0")
+NEWER = ("--set", "engine.version=9.1.0", "--set", "moe_backend=deep_gemm")
 DOUBT = "vLLM 9.1.0 is newer than the rules known here"
+LEFT_OUT = "not modelled: moe_backend: kernels are those of the tables"
 
 
 def printed(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
@@ -30,10 +33,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("typed", ["explain tiny --no-advice", "solve tiny", "layouts tiny"])
 def test_what_is_worked_out_now_says_what_it_leaves_out(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = (*typed.split(), *NEWER)
-    assert printed(capsys, *command).count(f"doubt: {DOUBT}") == 1
+    shown = printed(capsys, *command)
+    assert (shown.count(f"doubt: {DOUBT}"), shown.count(LEFT_OUT)) == (1, 1)
     answer = json.loads(printed(capsys, *command, "--json"))
     assert answer["doubts"][0].startswith(DOUBT)
-    assert answer["not_modelled"] == []
+    assert [entry["flag"] for entry in answer["not_modelled"]] == ["moe_backend"]
 
 
 @pytest.mark.parametrize("typed", ["show", "show --trial 1", "pareto"])
@@ -41,8 +45,11 @@ def test_what_a_study_found_says_what_it_leaves_out(
     typed: str, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = (*typed.split(), "--db", database)
-    assert printed(capsys, *command).count(f"doubt: {DOUBT}") == 1
-    assert json.loads(printed(capsys, *command, "--json"))["doubts"][0].startswith(DOUBT)
+    shown = printed(capsys, *command)
+    assert (shown.count(f"doubt: {DOUBT}"), shown.count(LEFT_OUT)) == (1, 1)
+    answer = json.loads(printed(capsys, *command, "--json"))
+    assert answer["doubts"][0].startswith(DOUBT)
+    assert answer["not_modelled"][0]["flag"] == "moe_backend"
 
 
 def test_a_search_says_it_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +59,8 @@ def test_a_search_says_it_before_and_after(tmp_path: Path, capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert f"doubt: {DOUBT}" in out
     assert f"doubt: {DOUBT}" in err
+    assert LEFT_OUT in out
+    assert LEFT_OUT in err
     assert json.loads(printed(capsys, *typed, "--json", "--quiet"))["doubts"][0].startswith(DOUBT)
 
 
@@ -61,7 +70,24 @@ def test_an_export_says_it_and_writes_it_into_the_file(
     file = tmp_path / "deploy.env"
     assert f"doubt: {DOUBT}" in printed(capsys, "export", "--db", database, "-o", str(file))
     assert f"# doubt: {DOUBT}" in file.read_text()
+    assert f"# {LEFT_OUT}" in file.read_text()
 
 
-def test_status_says_it_in_its_object(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_says_it(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not modelled: moe_backend" in printed(capsys, "status", "--db", database)
     assert json.loads(printed(capsys, "status", "--db", database, "--json"))["doubts"][0].startswith(DOUBT)
+
+
+def test_a_knob_whose_values_tie_is_refused_where_nothing_is_launched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = SearchSpace.load("tiny").resolved()
+    file, where = tmp_path / "s.yaml", ("--pool", "local", "--quiet", "--db", str(tmp_path / "r.db"))
+    file.write_text(yaml.safe_dump({**plain, "knobs": {"moe_backend": ["auto", "deep_gemm"]}}))
+    assert main(["search", str(file), *where]) == 2
+    assert "s.yaml:" in (said := capsys.readouterr().err)
+    assert "knobs.moe_backend: the simulator cannot tell its values apart (kernels are those of the tables" in said
+    assert "allowed: one value under engine.flags.moe_backend" in said
+    assert not (tmp_path / "r.db").exists()
+    file.write_text(yaml.safe_dump({**plain, "knobs": {"moe_backend": ["auto"], "max_num_seqs": [16, 32]}}))
+    assert main(["search", str(file), "--trials", "2", *where]) == 0

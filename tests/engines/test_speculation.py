@@ -10,7 +10,9 @@ import pytest
 from partitune.analysis.explanation import candidate_of, explain
 from partitune.cli import main
 from partitune.engines.registry import ENGINES
+from partitune.engines.sglang.coverage import SGLANG_COVERAGE
 from partitune.engines.sglang.flags import SGLANG_FLAGS
+from partitune.engines.vllm.coverage import VLLM_COVERAGE
 from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.engines.vllm.rules import draft_method
 from partitune.planning.resolve import resolve
@@ -23,10 +25,11 @@ def test_every_flag_of_the_engines_that_asks_for_it_is_known() -> None:
     # vLLM 0.32 engine/arg_utils.py: --speculative-config, --spec-method, --spec-model, --spec-tokens.
     for name in ("speculative_config", "spec_method", "spec_model", "spec_tokens"):
         assert name in VLLM_FLAGS
-        assert f"({name})" in VLLM.speculation_note({name: "x", "max_num_seqs": 8})
+        assert name in VLLM.drafting_flags
+        assert "launched and not simulated" in VLLM_COVERAGE[name].why
     assert "speculative_algorithm" in SGLANG_FLAGS
-    assert "(speculative_algorithm)" in SGLANG.speculation_note({"speculative_algorithm": "EAGLE"})
-    assert VLLM.speculation_note({"max_num_seqs": 8}) == ""
+    assert SGLANG.drafting_flags == ("speculative_algorithm",)
+    assert "launched and not simulated" in SGLANG_COVERAGE["speculative_algorithm"].why
 
 
 @pytest.mark.parametrize(
@@ -41,8 +44,9 @@ def test_every_flag_of_the_engines_that_asks_for_it_is_known() -> None:
 )
 def test_explain_says_so_and_what_of_the_memory_is_counted(space: str, flags: dict[str, str], counted: str) -> None:
     posed = resolve(SearchSpace.load(space))
-    (note,) = [one for one in explain(posed, candidate_of(posed, None, flags)).notes if "speculative" in one]
-    assert "not simulated: neither the drafter's time" in note
+    explained = explain(posed, candidate_of(posed, None, flags))
+    (note,) = [one for one in explained.notes if "speculative" in one]
+    assert set(explained.caveats.not_modelled) == set(flags)
     assert note.partition("memory is counted: ")[2].startswith(counted)
     assert not [one for one in explain(posed, candidate_of(posed, None, {})).notes if "speculative" in one]
 
@@ -65,13 +69,13 @@ def test_a_simulated_search_that_varies_it_is_refused(
     assert main(["search", "s.yaml", "--pool", "local", "--trials", "1"]) == 2
     said = capsys.readouterr()
     assert "knobs.spec_method: the simulator cannot tell its values apart" in said.err
-    assert "speculative decoding (spec_method) is launched and not simulated" in said.err
+    assert "drafting is launched and not simulated" in said.err
     plain["knobs"], plain["engine"]["flags"] = {}, {"spec_method": "ngram"}
     (tmp_path / "s.yaml").write_text(json.dumps(plain))
     assert main(["search", "s.yaml", "--pool", "local", "--trials", "1"]) == 0
     said = capsys.readouterr()
-    assert "not modelled: spec_method: speculative decoding" in said.out
-    assert "not modelled: spec_method: speculative decoding" in said.err
+    assert "not modelled: spec_method: drafting is launched" in said.out
+    assert "not modelled: spec_method: drafting is launched" in said.err
     assert main(["search", "tiny", "--pool", "local", "--trials", "1"]) == 0
     said = capsys.readouterr()
-    assert "speculative" not in said.out + said.err
+    assert "not modelled" not in said.out + said.err

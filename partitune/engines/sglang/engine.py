@@ -9,16 +9,20 @@ Source: SGLang 0.5.23 `srt/distributed/utils.py`, `srt/mem_cache/kv_cache_config
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from partitune.costs.memory import MemorySettings
+from partitune.engines.coverage import left_out
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow, Simulation
+from partitune.engines.sglang.coverage import SGLANG_COVERAGE
 from partitune.engines.sglang.cuts import CUT_RULES
 from partitune.engines.sglang.defaults import FEWEST_ROWS, capture_sizes, default_flags, effective_flags
+from partitune.engines.sglang.flags import SGLANG_FLAGS
 from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.levers import levers
@@ -84,6 +88,10 @@ class Sglang(Engine):
         """Every rule that the deployment breaks."""
         of_partition = self.partition_faults(deployment, "SGLang 0.5.23 srt/distributed/utils.py")
         return (*check_sglang(deployment), *of_partition)
+
+    def not_modelled(self, deployment: Deployment) -> Mapping[str, str]:
+        """Flags that are set and change no figure here."""
+        return left_out(deployment.flags, SGLANG_COVERAGE, SGLANG_FLAGS, "SGLang")
 
     def rank_order(self, architecture: Architecture) -> RankOrder:
         """Attention data ranks lie inside a stage; replicas of a dense model each have a pipeline of their own."""

@@ -1,7 +1,8 @@
 """The scheduling, memory and parallel flags of SGLang 0.5.23, with default and range.
 
-Decision: SGLang has more than five hundred flags and most concern neither scheduling nor memory. Those that do are
-listed, alike ones by name; any other name passes unless it looks like a misspelling of one of these.
+Decision: SGLang has more than five hundred flags and most concern neither scheduling nor memory. Those that do have
+their type and range here, alike ones by name; all others stand in `coverage`, and any name passes unless it looks like
+a misspelling of one there.
 
 Source: SGLang 0.5.23 `srt/arg_groups/fields/parallel.py`, `srt/arg_groups/fields/schedule.py`.
 """

@@ -15,6 +15,7 @@ from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import unknown_flag, whole_number
 from partitune.engines.rules import Violation, head_faults
+from partitune.engines.sglang.coverage import SGLANG_COVERAGE
 from partitune.engines.sglang.defaults import effective_flags, is_on
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import has_experts
@@ -48,8 +49,8 @@ def _flag_faults(deployment: Deployment) -> Iterator[Violation]:
                 yield Violation("flag-value", f"{name}: {fault}", source)
         elif name in NAMES_OF_VLLM:
             yield Violation("unknown-flag", f"{name}: vLLM's name; SGLang has {NAMES_OF_VLLM[name]}", source)
-        elif nearest(name.replace("-", "_"), SGLANG_FLAGS, alike=0.85):
-            yield Violation("unknown-flag", unknown_flag(name, SGLANG_FLAGS, f"SGLang {deployment.version}"), source)
+        elif name not in SGLANG_COVERAGE and nearest(name.replace("-", "_"), SGLANG_COVERAGE, alike=0.85):
+            yield Violation("unknown-flag", unknown_flag(name, SGLANG_COVERAGE, f"SGLang {deployment.version}"), source)
 
 
 def _shape_faults(deployment: Deployment, effective: Mapping[str, FlagValue]) -> Iterator[Violation]:

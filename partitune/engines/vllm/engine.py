@@ -13,6 +13,7 @@ from typing import ClassVar
 from partitune.candidate import FlagValue
 from partitune.costs.cost_model import Floats
 from partitune.costs.memory import MemorySettings
+from partitune.engines.coverage import left_out
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
 from partitune.engines.flags import whole_number
@@ -20,8 +21,10 @@ from partitune.engines.memory import KvCache
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow, Simulation
 from partitune.engines.versions import Version, parse_version
+from partitune.engines.vllm.coverage import VLLM_COVERAGE
 from partitune.engines.vllm.cuts import CUT_RULES
 from partitune.engines.vllm.defaults import capture_sizes, default_flags, effective_flags
+from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, kv_cache, range_blocks
 from partitune.engines.vllm.kv_recording import KvRecord
@@ -84,6 +87,10 @@ class Vllm(Engine):
         """Every rule that the deployment breaks."""
         of_partition = self.partition_faults(deployment, "vLLM 0.32 distributed/utils.py, v1/core/kv_cache_utils.py")
         return (*check_vllm(deployment), *of_partition)
+
+    def not_modelled(self, deployment: Deployment) -> Mapping[str, str]:
+        """Flags that are set and change no figure here."""
+        return left_out(deployment.flags, VLLM_COVERAGE, VLLM_FLAGS, "vLLM")
 
     def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """Defaults of budgets and memory, and whether it schedules ahead: False where it refuses the combination."""

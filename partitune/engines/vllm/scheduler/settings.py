@@ -144,7 +144,7 @@ def vllm_settings(deployment: Deployment, kv_cache: KvCache) -> SchedulerSetting
         full_groups=kinds[Cache.TOKENS],
         state_groups=kinds[Cache.STATE] * model.state_blocks,
         windows=tuple(cache.window for cache in caches if cache.kind is Cache.WINDOW and cache.window),
-        align_chunks=flags["mamba_cache_mode"] == "align",
+        align_chunks=flags["mamba_cache_mode"] == "align" and kinds[Cache.STATE] > 0,
         enable_prefix_caching=bool(flags["enable_prefix_caching"]),
         scheduling_policy=SchedulingPolicy(str(flags["scheduling_policy"])),
         # vLLM 0.33 v1/engine/core.py: only the core of a data-parallel engine looks at it.
