@@ -67,7 +67,10 @@ class AttentionBlock(Block):
 
     kind: Attention
     flops_per_pair: float = 0.0  # score and value products per (new token, context token) pair; 0 for state kinds
-    kv_bytes_per_token: int = 0  # in the engine's default cache dtype, all KV heads; 0 for state kinds
+    kv_bytes_per_token: int = 0  # in a 16-bit cache, all KV heads, an indexer's keys included; 0 for state kinds
+    index_bytes_per_token: int = 0  # of these: an indexer's keys, whole on every rank, whatever type the cache has
+    packed_kv: bool = False  # the model fixes the format of its entries, and no cache type changes it (DeepSeek-V4)
+    key_width: int = 0  # elements of one key head, where values are narrower or wider; 0: as wide as they
     shards: int = 1  # KV heads: a TP rank holds 1/min(tp, shards) of the KV. MLA: 1 (each rank holds it whole)
     heads: int = 1
     window: int | None = None  # tokens, for SLIDING
@@ -77,7 +80,8 @@ class AttentionBlock(Block):
 
     def kv_bytes_per_token_rank(self, tp: int) -> float:
         """KV bytes per token on one TP rank (a head is replicated when tp exceeds the heads)."""
-        return self.kv_bytes_per_token / min(tp, self.shards)
+        heads = (self.kv_bytes_per_token - self.index_bytes_per_token) / min(tp, self.shards)
+        return heads + self.index_bytes_per_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

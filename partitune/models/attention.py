@@ -1,7 +1,8 @@
 """Attention blocks whose memory grows with the context: grouped-query and multi-head latent attention.
 
 Decision: two builders cover every family; what differs between families (biases, norms, gates, windows, indexers) is an
-argument, named as the engines name it. KV bytes are those of the engine's default cache: 16-bit keys and values.
+argument, named as the engines name it. KV bytes are those of a 16-bit cache; what another type of cache
+makes of them is the engines' to say.
 """
 
 from __future__ import annotations
@@ -82,19 +83,21 @@ def grouped_query(
     if gate_outputs:
         counter.matrix("g_proj", gate_outputs, shape.hidden)
     counter.vector(norm_params)
-    kv_bytes = KV_ELEMENT_BYTES * (key + value) if owns_kv else 0
+    kv_bytes, index_bytes = KV_ELEMENT_BYTES * (key + value) if owns_kv else 0, 0
     if indexer is not None:
         counter.matrix("index_q_proj", indexer.heads * indexer.width, shape.hidden)
         # One key head for all ranks (vLLM 0.32 `layers/linear.py`, MinimaxM3QKVParallelLinearWithIndexer).
         counter.matrix("index_k_proj", indexer.width, shape.hidden, whole=True)
         counter.vector(2 * indexer.width, whole=True)
-        kv_bytes += KV_ELEMENT_BYTES * indexer.width
+        index_bytes = KV_ELEMENT_BYTES * indexer.width
     plain = Attention.FULL if window is None else Attention.SLIDING
     return AttentionBlock(
         kind=Attention.SPARSE if indexer else plain,
         **counter.totals(),
         flops_per_pair=2.0 * shape.heads * (shape.width + shape.values),
-        kv_bytes_per_token=kv_bytes,
+        kv_bytes_per_token=kv_bytes + index_bytes,
+        index_bytes_per_token=index_bytes,
+        key_width=shape.width if owns_kv and shape.values != shape.width else 0,
         shards=shape.kv_heads,
         heads=shape.heads,
         window=window,
@@ -148,12 +151,12 @@ def latent(
     if output_gate:
         counter.matrix("g_proj", shape.heads * shape.value, shape.hidden)
     kv_bytes = KV_ELEMENT_BYTES * (shape.kv_rank + shape.rope) if owns_kv else 0
-    per_head = width + shape.value
+    per_head, index_bytes = width + shape.value, 0
     index_flops = 0.0
     if indexer is not None:
         per_head = 2 * shape.kv_rank + shape.rope
         if owns_index:
-            kv_bytes += index_key_bytes(indexer.width)
+            index_bytes = index_key_bytes(indexer.width)
             index_flops = 2.0 * indexer.heads * indexer.width
             counter.matrix("indexer.wq_b", indexer.heads * indexer.width, shape.q_rank or shape.hidden, whole=True)
             counter.matrix("indexer.wk", indexer.width, shape.hidden, plain=True, whole=True)
@@ -163,7 +166,8 @@ def latent(
         kind=Attention.SPARSE if indexer else Attention.MLA,
         **counter.totals(),
         flops_per_pair=2.0 * shape.heads * per_head,
-        kv_bytes_per_token=kv_bytes,
+        kv_bytes_per_token=kv_bytes + index_bytes,
+        index_bytes_per_token=index_bytes,
         shards=1,
         heads=shape.heads,
         topk=indexer.topk if indexer else None,

@@ -19,7 +19,7 @@ _SWITCH, _INTEGER, _NUMBER, _TEXT = FlagType.SWITCH, FlagType.INTEGER, FlagType.
 _KV_DTYPES = (
     "auto float16 bfloat16 fp8 fp8_e4m3 fp8_e5m2 fp8_inc fp8_ds_mla nvfp4_ds_mla turboquant_k8v4 turboquant_4bit_nc "
     "turboquant_k3v4_nc turboquant_3bit_nc ultraquant_4bit int4_per_token_head int8_per_token_head fp8_per_token_head "
-    "nvfp4 nvfp4_4over6"
+    "nvfp4 nvfp4_4over6 octave_k3v4 octave_k3v3 octave_k3v3_compact"
 )
 #: Without the names that are aliases of others, or that are left over from back ends that were removed.
 GATHERING = "allgather_reducescatter"

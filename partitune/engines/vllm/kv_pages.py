@@ -4,28 +4,28 @@ Decision: one place knows how vLLM picks block sizes. Plain attention takes bloc
 (FlashMLA; other kernels take 16 or 32, which changes rounding only). In a hybrid the block of the attention layers is
 raised until its page is at least as large as the fixed state, and the state is padded to that page.
 
-Not covered: DeepSeek-V4's packed layout and its compressed layers beside windows; an indexer's key cache is FP8 under
-every cache type and is scaled here with the rest (it is a tenth of a sparse layer's page).
+Layers that keep 16 bits beside a smaller type make the block longer, so that the page of the small ones holds 16 tokens
+of theirs; windows fill that page with as many tokens as it holds. Not covered: DeepSeek-V4's packed layout and its
+compressed layers beside windows.
 
-Source: vLLM 0.32.0 `platforms/interface.py` (`_align_hybrid_block_size`), `config/cache.py`,
-`v1/attention/backends/mla/flashmla.py`.
+Source: vLLM 0.32.0 `platforms/interface.py` (`_align_hybrid_block_size`,
+`_align_heterogeneous_kv_block_size`), `v1/attention/backends/mla/flashmla.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.vllm.defaults import effective_flags
+from partitune.engines.vllm.kv_layouts import cache_type, sixteen_bit_layers, token_bytes
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache
 from partitune.engines.vllm.pipelining import regime
 from partitune.errors import SpecError
 from partitune.models.architecture import STATE_KINDS, Attention, AttentionBlock
 
-#: Bytes of one cached element against the model's own 16 bits (vLLM 0.32.0 `config/cache.py`).
-_DTYPE_SHARE = {"auto": 1.0, "float16": 1.0, "bfloat16": 1.0, "fp8": 0.5, "fp8_e4m3": 0.5, "fp8_e5m2": 0.5}
 _LATENT = frozenset({Attention.MLA, Attention.SPARSE})
 _BLOCK, _LATENT_BLOCK = 16, 64
 _HYBRID_LATENT_ALIGNMENT = 128  # TRT-LLM and FlashInfer MLA decode kernels
@@ -54,31 +54,55 @@ def _layer_caches(deployment: Deployment, flags: Mapping[str, FlagValue]) -> tup
     With decode context parallelism the tokens of a block are dealt out over ranks: a page stays as large and holds so
     many times the tokens (0.32 `v1/core/kv_cache_utils.py` resolve_dcp_kv_block_size). Fixed states are not dealt out.
     """
-    tp, dtype = deployment.tp, str(flags["kv_cache_dtype"])
-    if dtype not in _DTYPE_SHARE:
-        raise SpecError(
-            f"kv_cache_dtype: KV planning does not know the layout of {dtype!r}; it knows {', '.join(_DTYPE_SHARE)}"
-        )
-    share = _DTYPE_SHARE[dtype]
     attentions = [layer.attention for layer in deployment.architecture.layers]
     latent = any(attention.kind in _LATENT for attention in attentions)
     block = whole_number(flags, "block_size", 0) or (_LATENT_BLOCK if latent else _BLOCK)
-    state_page = max((each.state_bytes // tp for each in attentions if each.kind in STATE_KINDS), default=0)
-    token_bytes = [round(attention.kv_bytes_per_token_rank(tp) * share) for attention in attentions]
-    largest = max(token_bytes, default=0)
+    state_page = max((each.state_bytes // deployment.tp for each in attentions if each.kind in STATE_KINDS), default=0)
+    sizes = layer_token_bytes(deployment, flags)
+    largest = max(sizes, default=0)
+    small = _smaller_type(deployment, flags, sizes)
     if state_page and largest:
         alignment = max(block, _HYBRID_LATENT_ALIGNMENT) if latent else block
         block = max(block, alignment * -(-state_page // (alignment * largest)))
         state_page = block * largest
-    sizes, dcp = zip(attentions, token_bytes, strict=True), deployment.layout.dcp
-    return tuple(_cache(attention, block, dcp, state_page, size) for attention, size in sizes)
+    elif small < largest:
+        block = max(block, block * -(-largest * _BLOCK // (block * small)))
+    window_page = block * small if small < largest else 0
+    per_layer, dcp = zip(attentions, sizes, strict=True), deployment.layout.dcp
+    return tuple(_cache(attention, block, dcp, state_page, window_page, size) for attention, size in per_layer)
 
 
-def _cache(attention: AttentionBlock, block: int, dcp: int, state_page: int, token_bytes: int) -> LayerCache | None:
+def _smaller_type(deployment: Deployment, flags: Mapping[str, FlagValue], sizes: Sequence[int]) -> int:
+    """Bytes of a token in the type that the flag names where some layers keep 16 bits; else those of the largest."""
+    kept = sixteen_bit_layers(deployment, flags)
+    return min((size for index, size in enumerate(sizes) if kept and size and index not in kept), default=max(sizes))
+
+
+def layer_token_bytes(deployment: Deployment, flags: Mapping[str, FlagValue]) -> tuple[int, ...]:
+    """Bytes of one token in the cache of every layer on one tensor rank; 0 for those that keep none.
+
+    Raises:
+        SpecError: a type that no back end takes for a layer, or layers left in 16 bits beside fixed states.
+    """
+    tp, gpu, architecture = deployment.tp, deployment.gpu, deployment.architecture
+    dtype, kept = cache_type(deployment, flags), sixteen_bit_layers(deployment, flags)
+    if kept and architecture.is_hybrid:
+        raise SpecError("kv_cache_dtype_skip_layers: how a state shares pages of two types is not modelled")
+    return tuple(
+        token_bytes(layer.attention, "auto" if index in kept else dtype, tp, gpu)
+        for index, layer in enumerate(architecture.layers)
+    )
+
+
+def _cache(
+    attention: AttentionBlock, block: int, dcp: int, state_page: int, window_page: int, token_bytes: int
+) -> LayerCache | None:
+    """Cache of one layer; a window fills `window_page` where layers of two types share pages (0: they do not)."""
     if attention.kind is Attention.NONE:
         return None
     if attention.kind in STATE_KINDS:
         return LayerCache(Cache.STATE, state_page, block)
     if attention.kind is Attention.SLIDING:
-        return LayerCache(Cache.WINDOW, block * token_bytes, block, attention.window)
+        tokens = max(_BLOCK, window_page // token_bytes // _BLOCK * _BLOCK) if window_page else block
+        return LayerCache(Cache.WINDOW, window_page or block * token_bytes, tokens, attention.window)
     return LayerCache(Cache.TOKENS, block * token_bytes, block * dcp)

@@ -87,6 +87,7 @@ def _attention(counter: WeightCounter, shape: _Shape, ratio: int) -> AttentionBl
         **counter.totals(),
         flops_per_pair=4.0 * shape.heads * shape.width / max(ratio, 1),
         kv_bytes_per_token=round(kv_bytes) if ratio > 1 else entry,
+        packed_kv=True,
         shards=1,
         heads=shape.heads,
         window=None if ratio > 1 else shape.window,

@@ -172,11 +172,6 @@ def test_pages_of_uniform_models(attention: Attention, tp: int, dtype: str, page
     assert set(caches) == {LayerCache(Cache.TOKENS, page, block)}
 
 
-def test_unknown_cache_type() -> None:
-    with pytest.raises(SpecError, match="kv_cache_dtype: KV planning does not know the layout of 'nvfp4'"):
-        layer_caches(architecture("ff"), 1, "nvfp4")
-
-
 def test_field_report_1_capacity_is_per_stage() -> None:
     # vllm issue 34076: 48 layers as 16,32 with 3.18 GiB on the small card; 2 KiB a token and layer.
     caches = layer_caches(architecture("f" * 48, kv_bytes_per_token=2048), 1)
