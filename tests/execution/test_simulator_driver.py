@@ -125,3 +125,24 @@ def test_item_15_no_cache_type_of_the_engine_is_an_internal_error(dtype: str) ->
     if result.outcome is Outcome.INFEASIBLE:
         assert repr(dtype) in result.reason
         assert result.constraints == {RULES_CONSTRAINT: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "times"),
+    [("fp8_e4m3", 2.0), ("fp8_e5m2", 2.0), ("bfloat16", 1.0), ("nvfp4", 1152 / 324), ("fp4_mx_block16", 1152 / 324)],
+)
+def test_item_9_sglangs_cache_types_change_its_pool(dtype: str, times: float) -> None:
+    """A latent entry of 1,152 bytes becomes 576, or 288 of values and 36 of scales; before, all types were alike."""
+    driver, tokens = SimulatorDriver(shipped_problem("kimi-k3-pp8-tp2-sglang")), []
+    for each in (dtype, "auto"):
+        result = run(driver, Candidate(driver.problem.default_partition, {"kv_cache_dtype": each}))
+        assert result.outcome is Outcome.OK, result.reason
+        tokens.append(result.metric("kv_tokens") or 0.0)
+    assert tokens[0] / tokens[1] == pytest.approx(times, rel=0.01)
+
+
+def test_item_15_a_type_that_sglang_refuses_is_left_out_with_its_reason() -> None:
+    driver = SimulatorDriver(shipped_problem("kimi-k3-pp8-tp2-sglang"))
+    result = run(driver, Candidate(driver.problem.default_partition, {"kv_cache_dtype": "mxfp8"}))
+    assert result.outcome is Outcome.INFEASIBLE
+    assert "SGLang does not start with 'mxfp8' here: FA4" in result.reason

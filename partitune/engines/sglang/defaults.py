@@ -50,6 +50,7 @@ def default_flags(deployment: Deployment) -> dict[str, FlagValue]:
         "schedule_policy": "fcfs",
         "schedule_conservativeness": 1.0,
         "page_size": 1,
+        "kv_cache_dtype": "auto",
     }
 
 

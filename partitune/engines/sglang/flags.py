@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partitune.engines.flags import Flag, FlagType, flag_table
+from partitune.engines.sglang.kv_layouts import KV_CACHE_TYPES
 
 _ON, _INTEGER, _NUMBER, _TEXT = FlagType.ON, FlagType.INTEGER, FlagType.NUMBER, FlagType.TEXT
 _POLICIES = ("lpm", "random", "fcfs", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first")
@@ -71,7 +72,8 @@ SGLANG_FLAGS: Mapping[str, Flag] = flag_table(
         Flag("min_free_slots_delay", _INTEGER, low=0),
         Flag("speculative_algorithm", _TEXT),
         Flag("disaggregation_mode", _TEXT, "null", choices=("null", "prefill", "decode")),
-        Flag("kv_cache_dtype", _TEXT, "auto"),
+        Flag("kv_cache_dtype", _TEXT, "auto", choices=KV_CACHE_TYPES),
+        Flag("mamba_full_memory_ratio", _NUMBER, 0.9, low=0, above_low=True),
         Flag("cuda_graph_bs_decode", FlagType.SIZES),
     ),
 )

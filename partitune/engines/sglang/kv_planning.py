@@ -18,12 +18,13 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvCache
 from partitune.engines.sglang.defaults import effective_flags
+from partitune.engines.sglang.kv_layouts import token_bytes
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.hardware.gpus import GIB
 from partitune.models.architecture import STATE_KINDS
 from partitune.partition import Partition
 
-_STATE_TO_KV = 0.9  # mamba_full_memory_ratio
+_STATE_TO_KV = 0.9  # mamba_full_memory_ratio where no flag says so
 
 
 def kv_cache(deployment: Deployment, partition: Sequence[int], free_bytes: Sequence[int]) -> KvCache:
@@ -31,8 +32,8 @@ def kv_cache(deployment: Deployment, partition: Sequence[int], free_bytes: Seque
     flags = effective_flags(deployment)
     page = whole_number(flags, "page_size", 1)
     ranges = Partition(partition).ranges
-    token_bytes, state_bytes = _layer_bytes(deployment)
-    cells = [int(token_bytes[i:j].sum()) for i, j in ranges]
+    token_bytes, state_bytes, workspace = _layer_bytes(deployment)
+    cells = [int(cell + workspace) if (cell := token_bytes[i:j].sum()) else 0 for i, j in ranges]
     states = [int(state_bytes[i:j].sum()) for i, j in ranges]
     if not any(cells) or (min(cells) == 0 and not any(states)):
         raise InfeasibleSpace(
@@ -69,10 +70,11 @@ def kv_cache(deployment: Deployment, partition: Sequence[int], free_bytes: Seque
 def kv_blocks(deployment: Deployment, free_bytes: Floats) -> Floats:
     """Pages that a stage could hold by itself; the pool is smaller when another stage has less free memory."""
     page = whole_number(effective_flags(deployment), "page_size", 1)
-    token_bytes, state_bytes = _layer_bytes(deployment)
+    token_bytes, state_bytes, workspace = _layer_bytes(deployment)
     prefix = np.concatenate(([0], np.cumsum(token_bytes)))
     cells = prefix[None, :] - prefix[:, None]
-    share = 1 / (1 + _STATE_TO_KV) if state_bytes.any() else 1.0
+    cells = np.where(cells > 0, cells + workspace, cells)
+    share = 1 / (1 + _state_to_kv(deployment)) if state_bytes.any() else 1.0
     pages = np.floor(np.maximum(free_bytes, 0.0) * share / (np.maximum(cells, 1) * page)[None])
     # A stage of a hybrid with states alone sets no limit of its own; one that keeps nothing has none at all.
     states = np.concatenate(([0], np.cumsum(state_bytes)))
@@ -80,18 +82,29 @@ def kv_blocks(deployment: Deployment, free_bytes: Floats) -> Floats:
     return np.where(cells[None] > 0, pages, without[None])
 
 
-def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats]:
-    """Bytes per token and bytes of state per sequence of every layer on one rank."""
+def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats, float]:
+    """Bytes per token and bytes of state per sequence of every layer on one rank, and bytes per token of a stage.
+
+    Decode context parallelism deals the tokens out: a rank keeps one of `dcp`, and the keys of an indexer whole.
+    """
     blocks = [layer.attention for layer in deployment.architecture.layers]
-    # Decode context parallelism deals the tokens out: a rank keeps one of `dcp`.
-    tokens = [round(block.kv_bytes_per_token_rank(deployment.tp) / deployment.layout.dcp) for block in blocks]
+    dtype, dcp = str(effective_flags(deployment)["kv_cache_dtype"]), deployment.layout.dcp
+    kept = [token_bytes(deployment, block, dtype) for block in blocks]
+    tokens = [round(each.dealt / dcp) + each.whole for each in kept]
     states = [block.state_bytes // deployment.tp if block.kind in STATE_KINDS else 0 for block in blocks]
-    return np.array(tokens, dtype=np.float64), np.array(states, dtype=np.float64)
+    workspace = max((each.workspace for each in kept), default=0.0)
+    return np.array(tokens, dtype=np.float64), np.array(states, dtype=np.float64), workspace
+
+
+def _state_to_kv(deployment: Deployment) -> float:
+    given = deployment.flags.get("mamba_full_memory_ratio")
+    return _STATE_TO_KV if given is None else float(given)
 
 
 def _state_slots(deployment: Deployment, free: int, state_bytes: int) -> int:
     """Slots for fixed states, the same on every stage: so many as the fullest stage (`state_bytes` a slot) can have."""
     if state_bytes == 0:
         return 0
-    most = int(free * _STATE_TO_KV / (1 + _STATE_TO_KV)) // state_bytes
+    ratio = _state_to_kv(deployment)
+    most = int(free * ratio / (1 + ratio)) // state_bytes
     return whole_number(deployment.flags, "max_mamba_cache_size", most)
