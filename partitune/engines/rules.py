@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
 from partitune.candidate import FlagValue
+from partitune.engines.architectures import Registry
 from partitune.engines.default_splits import split
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.legal_cuts import CutLimits, CutRules, bound_cuts
@@ -25,9 +26,9 @@ FLAG_RULES = frozenset({"unknown-flag", "removed-flag", "flag-value"})
 
 #: Rules about model and sizes alone: where one is broken no candidate can ever run.
 SIZE_RULES = frozenset({
-    "all2all-backend", "dcp", "expert-cut", "expert-width", "experts-missing", "fewer-layers-than-stages",
-    "heads-over-tp", "kv-heads-over-tp", "no-pipeline-support", "nodes", "parallelism-missing", "pcp",
-    "stages-over-nodes",
+    "all2all-backend", "architecture-missing", "dcp", "expert-cut", "expert-width", "experts-missing",
+    "fewer-layers-than-stages", "heads-over-tp", "kv-heads-over-tp", "no-pipeline-support", "nodes",
+    "parallelism-missing", "pcp", "stages-over-nodes",
 })  # fmt: skip
 
 
@@ -43,6 +44,8 @@ class Rules(Protocol):
     """What one engine takes and refuses. What has a body here holds where an engine says nothing else."""
 
     versions_read: VersionRange  # the releases whose rules were read
+    #: The releases under which kernels and whole servers were measured; None: none was.
+    versions_measured: ClassVar[VersionRange | None] = None
     #: Its own ways to divide layers: since which release, 0.0 first, and the name in `SPLIT_RULES`.
     split_rules: Sequence[tuple[Version, str]]
     #: Flags and variables that partitune writes itself: name -> the key of a search space that they follow from.
@@ -51,6 +54,7 @@ class Rules(Protocol):
     #: What varies where a search space does not say: flag -> its usual values.
     default_knobs: ClassVar[Mapping[str, Sequence[FlagValue]]] = MappingProxyType({})
 
+    registry: Registry | None = None  # the classes that its releases have; None: nobody read them
     cut_rules: ClassVar[CutRules] = MappingProxyType({})  # what becomes of layers that a cut parts
     #: The first release in which a stage of a hybrid needs no layer that keeps KV per token; None: all need one.
     stages_of_states_since: ClassVar[Version | None] = None
@@ -62,8 +66,13 @@ class Rules(Protocol):
         return CutLimits(bound, architecture.is_hybrid and (since is None or release < since))
 
     def notes(self, version: str) -> tuple[str, ...]:
-        """What is assumed about this version; empty when its rules were read. Raises SpecError on a malformed one."""
-        return self.versions_read.notes(parse_version(version))
+        """What is assumed about this version; empty when its rules were read and its times measured.
+
+        Raises:
+            SpecError: no version.
+        """
+        release, measured = parse_version(version), self.versions_measured
+        return (*self.versions_read.notes(release), *(measured.time_notes(release) if measured else ()))
 
     def default_partition(self, layers: int, stages: int, version: str, rule: str | None = None) -> tuple[int, ...]:
         """The engine's own split, or that of a named rule.
@@ -100,6 +109,15 @@ class Rules(Protocol):
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks. Without a partition the engine's default split is not judged."""
+
+    def model_notes(self, architecture: Architecture) -> tuple[str, ...]:
+        """What is assumed about this model under any release."""
+        return self.registry.notes(architecture.architecture) if self.registry else ()
+
+    def architecture_faults(self, deployment: Deployment) -> Iterator[Violation]:
+        """Where this release lacks the model's class, or has it without the pipeline that is asked for."""
+        if self.registry:
+            yield from (Violation(*fault) for fault in self.registry.faults(deployment))
 
     def partition_faults(self, deployment: Deployment, source: str) -> Iterator[Violation]:
         """What every engine refuses of a partition that was chosen; `source` is where this one does."""

@@ -2,6 +2,7 @@
 
 Decision: rules are keyed by (major, minor, patch). A release candidate or nightly counts as the release it becomes. A
 version outside the range that was read gets the nearest rules and a note, never a refusal: engines appear every week.
+Rules and times have ranges of their own: a release is read in a day, and its kernels are measured months later.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from partitune.errors import SpecError
 
 _VERSION = re.compile(
-    r"v?(?P<major>\d{1,4})\.(?P<minor>\d{1,4})(?:\.(?P<patch>\d{1,4}))?"
+    r"v?(?P<major>\d{1,4})\.(?P<minor>\d{1,4})(?:\.(?P<patch>\d{1,4})(?:\.\d{1,4})?)?"
     r"(?:\.?(?:a|b|rc)\d*)?(?:\.?post\d+)?(?:\.?dev\d*)?(?:\+[a-z0-9.]+)?\Z",
     re.ASCII,
 )
@@ -30,7 +31,7 @@ class Version(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """Releases of one engine whose rules were read."""
+    """Releases of one engine whose rules were read, or under which times were measured."""
 
     engine: str
     oldest: Version
@@ -43,6 +44,15 @@ class VersionRange(NamedTuple):
         if version < self.oldest:
             return (f"{self.engine} {version} is older than the rules known here; those of {self.oldest} are used",)
         return ()
+
+    def time_notes(self, version: Version) -> tuple[str, ...]:
+        """What a reader must know of times that were measured in this range, when `version` lies outside it."""
+        if self.oldest <= version <= self.newest:
+            return ()
+        measured = f"those of {self.oldest} to {self.newest}"
+        return (
+            f"no times of {self.engine} {version} were measured: its kernels are taken to be as fast as {measured}",
+        )
 
 
 def parse_version(text: str) -> Version:

@@ -180,7 +180,7 @@ class Architecture:
     """A model as the pipeline sees it."""
 
     name: str
-    architecture: str  # the class named in config.json
+    architecture: str  # the class that the engine starts: the outermost that config.json names
     hidden_size: int
     layers: tuple[Layer, ...]
     edges: Edges

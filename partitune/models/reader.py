@@ -115,7 +115,7 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
     read_bytes = sum(layer.weight_bytes for layer in layers) + drafter.weight_bytes + 2.0 * (1 + (not tied)) * table
     return Architecture(
         name=name,
-        architecture=class_name or text.text("model_type"),
+        architecture=_class_name(outer) or class_name or text.text("model_type"),
         hidden_size=hidden,
         layers=layers,
         edges=edges,

@@ -25,7 +25,8 @@ def caveats(problem: Problem, flags: Mapping[str, FlagValue]) -> Caveats:
     """
     gpus = (gpu.doubt for gpu in problem.placement.gpus if gpu.doubt)
     of_loads = (doubt for load in problem.mix.loads for doubt in load.doubts)
-    doubts = (*problem.engine.notes(problem.version), *problem.architecture.doubts, *gpus, *of_loads)
+    of_engine = (*problem.engine.notes(problem.version), *problem.engine.model_notes(problem.architecture))
+    doubts = (*of_engine, *problem.architecture.doubts, *gpus, *of_loads)
     return Caveats(problem.engine.not_modelled(problem.start(flags)), tuple(dict.fromkeys(doubts)))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from partitune.engines.registry import engine
+from partitune.engines.registry import ENGINES, engine
 from partitune.engines.versions import parse_version
 from partitune.errors import SpecError
+from partitune.fidelity.set_ups import shipped_rows
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,7 @@ from partitune.errors import SpecError
         ("0.25.2.dev0+g752a3a504.d20260720", (0, 25, 2)),
         ("0.5.5.post3", (0, 5, 5)),
         ("0.33.0+cu130", (0, 33, 0)),
+        ("0.10.1.1", (0, 10, 1)),
     ],
 )
 def test_parsed(text: str, release: tuple[int, int, int]) -> None:
@@ -36,13 +38,47 @@ def test_malformed(text: str) -> None:
     ("name", "version", "note"),
     [
         ("vllm", "0.33.2", ""),
+        ("vllm", "0.19.0", ""),
         ("vllm", "0.34.0", "newer than the rules known here; those of 0.33.0 are used"),
         ("vllm", "1.0.0", "newer"),
         ("vllm", "0.11.0", "older than the rules known here; those of 0.19.0 are used"),
         ("sglang", "0.6.0", "newer"),
     ],
 )
-def test_notes(name: str, version: str, note: str) -> None:
-    notes = engine(name).notes(version)
+def test_rules_of_another_release_are_noted(name: str, version: str, note: str) -> None:
+    notes = engine(name).versions_read.notes(parse_version(version))
     assert bool(notes) == bool(note)
     assert note in "".join(notes)
+    assert set(notes) <= set(engine(name).notes(version))
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "note"),
+    [
+        ("vllm", "0.24.0", ""),  # of the kernel tables
+        ("vllm", "0.19.0", ""),
+        (
+            "vllm",
+            "0.8.0",
+            "no times of vLLM 0.8.0 were measured: its kernels are taken to be as fast as those of 0.12.0",
+        ),
+        ("vllm", "0.40.0", "no times of vLLM 0.40.0 were measured"),
+        ("sglang", "0.5.14", ""),
+        ("sglang", "0.5.23", "no times of SGLang 0.5.23 were measured"),
+    ],
+)
+def test_times_of_another_release_are_noted(name: str, version: str, note: str) -> None:
+    notes = "".join(each for each in engine(name).notes(version) if "times of" in each)
+    assert bool(notes) == bool(note)
+    assert note in notes
+
+
+def test_the_measured_range_is_that_of_the_data() -> None:
+    """Whole servers and kernel tables bound it; a nightly has no place in it."""
+    for each in ENGINES.values():
+        releases = {row["version"] for row in shipped_rows("whole_servers.csv") if row["engine"] == each.name}
+        servers = [parse_version(release) for release in releases if not release.startswith("nightly")]
+        assert each.measured is not None
+        assert each.versions_measured is not None
+        tables = parse_version(each.measured.tables.release)
+        assert each.versions_measured[1:] == (min(servers), max(*servers, tables))

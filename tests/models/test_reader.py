@@ -177,7 +177,7 @@ def test_wrappers(path: tuple[str, ...]) -> None:
         "tie_word_embeddings": True,
     }
     wrapped = read_architecture(config, name="x", source="c.json")
-    assert wrapped.architecture == "LlamaForCausalLM"
+    assert wrapped.architecture == "SomeVLForConditionalGeneration"  # what engines start
     assert wrapped.edges.tied  # said by the wrapper only
     assert len(wrapped.layers) == 4
     broken = {**config, path[0]: {"hidden_size": "?"}}
@@ -212,3 +212,11 @@ def test_empty_config_is_refused() -> None:
 def test_missing_context_length_is_a_note() -> None:
     config = {key: value for key, value in PLAIN.items() if key != "max_position_embeddings"}
     assert "max_position_embeddings is missing" in read_architecture(config, name="x", source="c.json").notes[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "started"),
+    [("kimi-k3", "KimiK3ForConditionalGeneration"), ("kimi-k2.5", "KimiK25ForConditionalGeneration")],
+)
+def test_the_class_is_the_one_that_engines_start_and_not_the_text_model_inside(model: str, started: str) -> None:
+    assert load_architecture(model).architecture == started

@@ -62,7 +62,8 @@ def test_sglang_is_searched_without_a_file(
     assert varied <= set(ENGINES["sglang"].default_knobs)
     assert "chunked_prefill_size" in varied
     assert found["trials"]["ok"] >= 9
-    assert found["doubts"] == []
+    (doubt,) = found["doubts"]
+    assert doubt.startswith("no times of SGLang 0.5.23 were measured")
 
 
 def test_layouts_auto_needs_no_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,13 +27,13 @@ from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.levers import levers
 from partitune.engines.sglang.logs import SglangReadout
-from partitune.engines.sglang.models import MEASURED, expert_kernel, replicated_embeddings
+from partitune.engines.sglang.models import MEASURED, REGISTRY, TIMED, expert_kernel, replicated_embeddings
 from partitune.engines.sglang.parallel_rules import has_experts, resolved_layout
 from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.recording import Recording
 from partitune.engines.sglang.scheduler.settings import SGLANG_OVERHEADS, sglang_settings
-from partitune.engines.versions import Version, VersionRange
+from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import OutOfMemory, Refused, SpecError
 from partitune.hardware.parallelism import RankOrder
 from partitune.models.architecture import Architecture
@@ -59,6 +59,7 @@ class Sglang(Engine):
 
     name = "sglang"
     versions_read = VersionRange("SGLang", oldest=Version(0, 5, 16), newest=Version(0, 5, 23))
+    versions_measured = TIMED
     split_rules = (
         (Version(0, 0), "all-on-last"),
         (Version(0, 5, 6), "remainder-last"),  # PR 13977; remainder-first (PR 13282) was never released
@@ -71,7 +72,7 @@ class Sglang(Engine):
             "pp_async_batch_depth": (0, 1, 2),
         }
     )
-    measured = MEASURED
+    registry, measured = REGISTRY, MEASURED
     cut_rules = CUT_RULES
     stages_of_states_since = Version(0, 5, 17)  # `model_executor/pool_configurator.py`; before, it divides by zero
     written_by_partitune = MappingProxyType({name: key for key, names in _WRITTEN.items() for name in names})
@@ -87,7 +88,7 @@ class Sglang(Engine):
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks."""
         of_partition = self.partition_faults(deployment, "SGLang 0.5.23 srt/distributed/utils.py")
-        return (*check_sglang(deployment), *of_partition)
+        return (*self.architecture_faults(deployment), *check_sglang(deployment), *of_partition)
 
     def not_modelled(self, deployment: Deployment) -> Mapping[str, str]:
         """Flags that are set and change no figure here."""
@@ -112,7 +113,7 @@ class Sglang(Engine):
             step_tokens=chunk if chunk > 0 else int(flags["max_prefill_tokens"]),
             max_requests=running,
             cohort_requests=whole_number(flags, "pp_max_micro_batch_size", max(running // stages, 1)),
-            notes=self.notes(deployment.version),
+            notes=self.versions_read.notes(parse_version(deployment.version)),
             meaning="a request stays in one slot for life, and slots take turns on the stages",
         )
 

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from partitune.costs.measured.operations import GDN_KERNELS, SGLANG_TABLES, MeasuredEngine
 from partitune.costs.memory import ReplicatedEmbeddings
+from partitune.engines.architectures import Registry
+from partitune.engines.versions import Version, VersionRange
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture, Ffn
 
+#: Its classes, and those with a pipeline (`forward` takes `pp_proxy_tensors`).
+REGISTRY = Registry("sglang", "SGLang", "SGLang srt/models")
 _EMBEDDING = frozenset({"MiniMaxM2ForCausalLM", "Qwen3NextForCausalLM"})
 _HEAD = frozenset({
     "Glm4MoeForCausalLM", "GptOssForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM",
 })  # fmt: skip
+#: From the oldest release of fidelity/data/whole_servers.csv to that of the kernel tables.
+TIMED = VersionRange("SGLang", Version(0, 5, 9), Version(0, 5, 14))
 #: Kernels of a prompt, and of a decode.
 _KDA = (("causal_conv1d_fn_qkv3", "chunk_kda"), ("causal_conv1d_update", "fused_recurrent_kda_packed_decode"))
 MEASURED = MeasuredEngine(SGLANG_TABLES, (("KDAKernel", _KDA), ("GDNKernel", GDN_KERNELS)), whole_latent_block=False)

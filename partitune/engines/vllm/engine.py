@@ -31,7 +31,7 @@ from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.levers import levers, other_starts
 from partitune.engines.vllm.logs import VllmReadout
-from partitune.engines.vllm.models import MEASURED, replicated_embeddings
+from partitune.engines.vllm.models import MEASURED, REGISTRY, TIMED, replicated_embeddings
 from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import READ, Regime, choose_regime, regime, runs_v2
 from partitune.engines.vllm.rules import check_vllm, draft_method
@@ -48,7 +48,7 @@ class Vllm(Engine):
     """vLLM behind the protocols of an engine: each question goes to the module that knows."""
 
     name = "vllm"
-    versions_read = READ
+    versions_read, versions_measured = READ, TIMED
     split_rules = (
         (Version(0, 0), "all-on-last"),
         (Version(0, 8), "middle-stages"),  # PR 13839 was merged six days after 0.7.3; PR 46217 is open
@@ -61,7 +61,7 @@ class Vllm(Engine):
             "async_scheduling": (True, False),
         }
     )
-    measured = MEASURED
+    registry, measured = REGISTRY, MEASURED
     cut_rules = CUT_RULES
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
@@ -86,7 +86,7 @@ class Vllm(Engine):
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks."""
         of_partition = self.partition_faults(deployment, "vLLM 0.32 distributed/utils.py, v1/core/kv_cache_utils.py")
-        return (*check_vllm(deployment), *of_partition)
+        return (*self.architecture_faults(deployment), *check_vllm(deployment), *of_partition)
 
     def not_modelled(self, deployment: Deployment) -> Mapping[str, str]:
         """Flags that are set and change no figure here."""

@@ -1,7 +1,7 @@
 """What vLLM makes of models by their class, and the kernels that were measured under it.
 
-Decision: tables of the classes that it treats apart (copies of their ends, no pipeline, another default runner), read
-in the source, because no flag tells and a third of a 24 GB card may hang on it (vllm issue 36861: Qwen3.5 runs on four
+Decision: tables of the classes that it treats apart (copies of their ends, another default runner), read in the
+source, because no flag tells and a third of a 24 GB card may hang on it (vllm issue 36861: Qwen3.5 runs on four
 A10 with TP 4 and not with PP 4). Releases that were not read are taken to be like the one that was.
 
 Source: vLLM 0.32.0 `model_executor/models/*.py` (`VocabParallelEmbedding` and `ParallelLMHead` outside `is_first_rank`
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from partitune.costs.measured.operations import GDN_KERNELS, Measured, MeasuredEngine
 from partitune.costs.memory import ReplicatedEmbeddings
-from partitune.engines.versions import Version
+from partitune.engines.architectures import Registry
+from partitune.engines.versions import Version, VersionRange
 from partitune.models.architecture import Architecture
 
 _BOTH = frozenset({
@@ -32,17 +33,15 @@ _DEEPSEEK = frozenset({"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"})
 _ONE_DEEPSEEK_HEAD = Version(0, 8)
 _ONE_TOWER = Version(0, 33)
 
-#: Without pipeline parallelism (`SupportsPP`).
-NO_PIPELINE = frozenset({
-    "AriaForConditionalGeneration", "Gemma3nForCausalLM", "Gemma3nForConditionalGeneration", "HrmTextForCausalLM",
-    "IQuestLoopCoderForCausalLM", "Mamba2ForCausalLM", "Phi4MMForCausalLM", "WhisperForConditionalGeneration",
-    "Zamba2ForCausalLM",
-})  # fmt: skip
+#: Its classes, and those with a pipeline (`SupportsPP`).
+REGISTRY = Registry("vllm", "vLLM", "vLLM model_executor/models/registry.py")
 #: On the V2 runner by default from 0.24 on.
 V2_LISTED = frozenset({
     "DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2MoeForCausalLM",
     "Qwen3ForCausalLM",
 })  # fmt: skip
+#: From the oldest release of fidelity/data/whole_servers.csv to that of the kernel tables.
+TIMED = VersionRange("vLLM", Version(0, 12), Version(0, 24))
 #: Kernels of a prompt, and of a decode.
 _KDA = (("causal_conv1d_fn_qkv3", "flashkda_fwd"), ("fused_kda_decode",))
 MEASURED = MeasuredEngine(

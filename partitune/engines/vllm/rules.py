@@ -15,7 +15,6 @@ from partitune.engines.rules import Violation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
-from partitune.engines.vllm.models import NO_PIPELINE
 from partitune.engines.vllm.parallel_rules import LAYOUT_RULES, Effective, Faults, layout_flags
 from partitune.engines.vllm.pipelining import RUNNERS, choose_regime
 
@@ -91,9 +90,6 @@ def _pipeline(deployment: Deployment, effective: Effective) -> Faults:
         yield "fewer-layers-than-stages", message, "vLLM 0.33 v1/core/kv_cache_planning.py"
     if stages == 1:
         return
-    if architecture.architecture in NO_PIPELINE:
-        message = f"{architecture.architecture} has no pipeline parallelism in vLLM"
-        yield "no-pipeline-support", message, _MODEL_PY
     for name, source in (
         ("enable_return_routed_experts", _VLLM_PY),
         ("enable_elastic_ep", "vLLM 0.32 config/parallel.py"),

@@ -228,9 +228,18 @@ def test_one_broken_rule(flags: dict[str, FlagValue], rule: str, message: str) -
         ({"partition": (3, 13, 13, 13, 13, 13, 13, 12)}, "partition", "no layer with KV per token"),
         ({"runner": "V1"}, "runner", "'V1' is not one of auto, v1, v2"),
         # field report 20 (vllm issue 52069)
-        ({"stages": 4, "version": "0.26.1rc", "flags": {"spec_method": "mtp"}}, "mtp-with-pipeline", "needs vLLM 0.32"),
         (
-            {"stages": 4, "version": "0.26.1rc", "flags": {"speculative_config": '{"method": "mtp"}'}},
+            {"stages": 4, "architecture": LLAMA, "version": "0.26.1rc", "flags": {"spec_method": "mtp"}},
+            "mtp-with-pipeline",
+            "needs vLLM 0.32",
+        ),
+        (
+            {
+                "stages": 4,
+                "architecture": LLAMA,
+                "version": "0.26.1rc",
+                "flags": {"speculative_config": '{"method": "mtp"}'},
+            },
             "mtp-with-pipeline",
             "not 0.26.1",
         ),
@@ -256,7 +265,7 @@ def test_all_violations_come_at_once() -> None:
 
 
 def test_removed_flags_are_legal_on_old_releases_and_mtp_on_new_ones() -> None:
-    assert VLLM.check(deployment(version="0.19.1", flags={"max_num_partial_prefills": 2})) == ()
+    assert VLLM.check(deployment(architecture=LLAMA, version="0.19.1", flags={"max_num_partial_prefills": 2})) == ()
     assert VLLM.check(deployment(version="0.33.0", flags={"spec_method": "mtp", "spec_tokens": 3})) == ()
 
 
