@@ -15,7 +15,7 @@ import numpy as np
 from partitune.analysis.comparison import NO_DIFFERENCE, gain
 from partitune.analysis.final import Final, FinalRun, most_runs
 from partitune.analysis.significance import confidences, paired_gain, pairs_needed
-from partitune.candidate import Objective
+from partitune.candidate import Objective, Outcome
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
 ZONE = 0.01
@@ -37,13 +37,14 @@ def verdict(
     best = sorted(range(1, len(truth)), key=lambda trial: -trials[trial])[:finalists]
     naive = "better" if gain(THROUGHPUT, trials[0], trials[best[0]]) > ZONE else NO_DIFFERENCE
     one = Final(THROUGHPUT, 0, {trial: trials[trial] for trial in best}, pairs)
-    done: dict[FinalRun, float | None] = {}
+    done: dict[FinalRun, float | Outcome] = {}
     while due := one.standing(done)[1]:
         done |= {run: measured(run.trial) for run in due}
     runs = one.measured_pairs(done)
-    found = paired_gain(
-        THROUGHPUT, [done[default] or 0.0 for default, _ in runs], [done[winner] or 0.0 for _, winner in runs]
+    default, winner = (
+        [value for run in side if isinstance(value := done[run], float)] for side in zip(*runs, strict=True)
     )
+    found = paired_gain(THROUGHPUT, default, winner)
     return (found.verdict(ZONE) if found else NO_DIFFERENCE), naive
 
 

@@ -64,20 +64,19 @@ def explain(
         advice_seconds: CPU seconds for trying changes that gain; 0: none is tried.
 
     Returns:
-        Its stages, memory, what limits it, how far it is from the limit, and what gains, as it was tried;
-        `result.outcome` says whether it can run.
+        Its stages, memory, what limits it, how far it is from the limit, and what gains, as it was tried; beside it
+        `same_flags` and `default`, which it is compared with. `result.outcome` says whether it can run.
 
     Raises:
         SpecError: a flag or partition that the engine does not take.
     """
-    from partitune.analysis.explanation import candidate_of
-    from partitune.analysis.explanation import explain as explained
+    from partitune.analysis.explanation import candidate_of, explain_beside
     from partitune.planning.resolve import resolve
     from partitune.spec.commands import words_of
 
     problem = resolve(space)
     candidate = candidate_of(problem, partition, dict(flags or {}))
-    return explained(problem, candidate, limits=True, advice_s=advice_seconds, words=words_of(space))
+    return explain_beside(problem, candidate, advice_s=advice_seconds, words=words_of(space))
 
 
 def solve(space: SearchSpace, flags: Mapping[str, FlagValue] | None = None) -> Solved:

@@ -19,6 +19,7 @@ from typing import Any
 from partitune.analysis.changes import Changes
 from partitune.analysis.comparison import gain
 from partitune.analysis.figures import figure, flags_text, percent
+from partitune.analysis.final import SERVING_CAPS
 from partitune.candidate import Candidate, FlagValue, Outcome, Result
 from partitune.engines.scheduling import OtherStart
 from partitune.execution.driver import run
@@ -67,6 +68,7 @@ class Change:
     others: Mapping[str, float]  # the other objectives' relative gains; negative: worse
     rescues: str  # the limit or reason for which the candidate as it is cannot be used; empty: it can
     command: str  # that shows `value` again; empty where none can
+    lowered: tuple[str, ...] = ()  # caps of what is served at once that it lowers
     elsewhere: tuple[Elsewhere, ...] = ()
 
     @property
@@ -93,6 +95,7 @@ class Change:
             "others": dict(self.others),
             "rescues": self.rescues,
             "command": self.command,
+            "lowers": list(self.lowered),
             "elsewhere": [it.to_json() for it in self.elsewhere],
         }
 
@@ -105,6 +108,7 @@ class Change:
             worse = [f"{name} {percent(change, '+.1f')}" for name, change in self.others.items() if change < -zone]
             lost = f"; {', '.join(worse)}" if worse else ""
             kept = f"; keeps what is missed ({self.rescues})" if self.rescues else ""
+            kept += f"; lowers {', '.join(self.lowered)}, which serves fewer at once" if self.lowered else ""
             change = percent(self.gain, "+.1f")
             yield f"  {self.text}: {change} {self.metric}, {figure(self.before, self.metric)} -> {result}{lost}{kept}"
         if self.command:
@@ -309,7 +313,17 @@ class _Adviser:
             others=others,
             rescues="" if base.outcome is Outcome.OK else base.reason,
             command="" if self._words is None else explain_command(self._words, candidate, default),
+            lowered=tuple(self._lowered(candidate)),
         )
+
+    def _lowered(self, candidate: Candidate) -> Iterator[str]:
+        """Caps of what is served at once that `candidate` has lower than the one that is to become better."""
+        engine = self._problem.engine
+        before, after = (engine.effective_flags(self._problem.start(it.flags)) for it in (self._candidate, candidate))
+        for name in sorted(SERVING_CAPS & candidate.flags.keys()):
+            was, now = before.get(name), after[name]
+            if isinstance(now, int) and (was is None or (isinstance(was, int) and now < was)):
+                yield name
 
     def _tried_elsewhere(self, change: Change) -> Iterator[Elsewhere]:
         """Every flag of the change under every other way to pipeline, as far as the engine takes both there."""

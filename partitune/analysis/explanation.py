@@ -56,6 +56,8 @@ class Explained:
     distance: Distance | PartDistances | None = None  # to the limit; None where it cannot run or was not asked
     advice: Advice | None = None  # None: not asked
     other_tables: tuple[OtherTables, ...] = ()  # the same with other engines' kernels; none where it was not asked
+    same_flags: Explained | None = None  # the default partition at these flags; None: it is that, or was not asked
+    default: Explained | None = None  # the engine's default; None: it is that, or was not asked
 
     @property
     def candidate(self) -> Candidate:
@@ -100,6 +102,8 @@ class Explained:
             "notes": [*self.caveats.doubts, *self.notes],
             "simulated": True,
             **self.caveats.to_json(),
+            "default": self.default and self.default.to_json(),
+            "same_flags": self.same_flags and self.same_flags.to_json(),
         }
 
     def _stage_json(self, stage: int) -> dict[str, Any]:
@@ -188,6 +192,19 @@ def explain(
         advice=advice,
         other_tables=tuple(under_other_tables(problem, result)) if limits else (),
     )
+
+
+def explain_beside(
+    problem: Problem, candidate: Candidate, *, advice_s: float = 0.0, words: Sequence[str] | None = None
+) -> Explained:
+    """`explain` with limits, beside what the candidate is compared with; arguments as there."""
+    explained = explain(problem, candidate, limits=True, advice_s=advice_s, words=words)
+    default, at_flags = candidate_of(problem, None, {}), candidate_of(problem, None, candidate.settings)
+    beside = explain(problem, default) if candidate != default else None
+    same_flags = None
+    if at_flags != candidate:
+        same_flags = beside if beside is not None and at_flags == default else explain(problem, at_flags)
+    return replace(explained, same_flags=same_flags, default=beside)
 
 
 def _layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:

@@ -27,8 +27,8 @@ SERVING_CAPS = frozenset({
     "max_num_seqs", "max_num_active_seqs", "max_num_queued_reqs", "max_num_queued_tokens", "max_model_len",
     "max_running_requests", "max_queued_requests", "max_total_tokens", "context_length",
 })  # fmt: skip
-#: The value of the first objective of every run that was made; None where it failed.
-Done = Mapping["FinalRun", float | None]
+#: Of every run that was made the value of the first objective, or where there is none how the run ended.
+Done = Mapping["FinalRun", float | Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,10 @@ class Final:
                 return tuple(left), due, dropped
             for run in runs:
                 value = done[run]
-                values[run.trial] = [*values[run.trial], value] if value is not None else []
+                if isinstance(value, float):
+                    values[run.trial].append(value)
+                elif value is not Outcome.LOST:  # what infrastructure took says nothing of the trial
+                    values[run.trial] = []
             own = [values[trial] for trial in left]
             kept = [left[index] for index in survivors(self.objective, own, (len(left) + 1) // 2)]
             dropped |= dict.fromkeys((trial for trial in left if trial not in kept), repeat)
@@ -119,7 +122,7 @@ class Final:
     def measured_pairs(self, done: Done) -> tuple[tuple[FinalRun, FinalRun], ...]:
         """(run of the default, run of the winner) of every pair of which both were measured."""
         pairs = self._pairs(self._selection(done)[0], done)
-        return tuple(pair for pair in pairs if all(done.get(run) is not None for run in pair))
+        return tuple(pair for pair in pairs if all(isinstance(done.get(run), float) for run in pair))
 
     def _pairs(self, left: Sequence[int], done: Done) -> list[tuple[FinalRun, FinalRun]]:
         """The pairs of the verdict, once one finalist is left.
@@ -141,6 +144,12 @@ def measured_value(result: Result, objective: Objective) -> float | None:
     """The value of a run that ended ok on something that was launched."""
     measured = result.outcome is Outcome.OK and result.measurement is not None and not result.measurement.simulated
     return result.metric(objective.metric) if measured else None
+
+
+def run_value(result: Result, objective: Objective) -> float | Outcome:
+    """The value of a run of a final; of one without a figure, how it ended."""
+    value = measured_value(result, objective)
+    return result.outcome if value is None else value
 
 
 def most_runs(finalists: int, pairs: int) -> int:

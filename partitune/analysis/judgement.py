@@ -20,7 +20,7 @@ from typing import Any
 
 from partitune.analysis.comparison import NO_DIFFERENCE, WORSE, Change, Comparison, gain
 from partitune.analysis.figures import percent
-from partitune.analysis.final import DecisionRules, Done, Final, FinalRun, measured_value
+from partitune.analysis.final import DecisionRules, Done, Final, FinalRun, measured_value, run_value
 from partitune.analysis.significance import MOST_PAIRS, PairedGain, confidences, paired_gain, pairs_needed
 from partitune.analysis.trial import Trial
 from partitune.candidate import Objective, Outcome, Result
@@ -32,8 +32,8 @@ class Finalist:
 
     trial: int
     runs: int  # fresh ones
-    failed: int  # of them, without a figure that counts
-    rounds: tuple[float | None, ...]  # the first objective in each round of the selection; None: failed
+    failed: int  # of them, without a figure that counts; those that infrastructure took are not among them
+    rounds: tuple[float | None, ...]  # the first objective in each round of the selection; None: it has none
     out: str  # after which round; empty: it stayed
 
 
@@ -149,7 +149,7 @@ def line_up(trials: Sequence[Trial], objective: Objective, rules: DecisionRules)
 
 def judge(final: Final, results: Mapping[FinalRun, Result], objectives: Sequence[Objective], zone: float) -> Judgement:
     """What the runs so far say. `results` may hold runs of trials that take no part any more."""
-    done = {run: measured_value(result, final.objective) for run, result in results.items()}
+    done = {run: run_value(result, final.objective) for run, result in results.items()}
     left, due = final.standing(done)
     last = left[0] if left and not due else None
     pairs = final.measured_pairs(done) if last is not None else ()
@@ -228,8 +228,7 @@ def _choice(
 
 def _finalist(trial: int, done: Done, after: int | None) -> Finalist:
     own = {run: value for run, value in done.items() if run.trial == trial}
-    rounds = sorted((run for run in own if run.phase == "selection"), key=lambda run: run.repeat)
-    failed = list(own.values()).count(None)
-    return Finalist(
-        trial, len(own), failed, tuple(own[run] for run in rounds), "" if after is None else f"round {after}"
-    )
+    selection = sorted((run for run in own if run.phase == "selection"), key=lambda run: run.repeat)
+    rounds = tuple(value if isinstance(value := own[run], float) else None for run in selection)
+    failed = sum(not isinstance(value, float) and value is not Outcome.LOST for value in own.values())
+    return Finalist(trial, len(own), failed, rounds, "" if after is None else f"round {after}")

@@ -67,6 +67,15 @@ class Summary:
         same = default_partition_at(trial, self.default, self.trials)
         return compared_text(trial, self.default, same, self.objectives, self.zone)
 
+    def against_default(self, trial: Trial) -> list[str]:
+        """How `trial` stands to the engine's default at its starting flags: the verdict where it is the best."""
+        if self.default is None or trial.number == self.default.number:
+            return []
+        comparison = self.comparison if self.best is not None and trial.number == self.best.number else None
+        if comparison is None:
+            comparison = compare(self.default.result, trial.result, self.objectives, self.zone)
+        return [f"against {engine_default_name(self.default)}: {comparison.text}"]
+
     @property
     def verdict(self) -> str:
         """The fixed words on the best against the default, or on the last finalist; empty without a best."""
@@ -276,14 +285,14 @@ def trial_json(trial: Trial) -> dict[str, Any]:
     }
 
 
-def trial_detail(trial: Trial, set_aside: bool, caveats: Caveats) -> dict[str, Any]:
+def trial_detail(trial: Trial, summary: Summary) -> dict[str, Any]:
     """One trial with its stages, for `show --trial --json`."""
     measured = trial.result.measurement
     return {
         **trial_json(trial),
-        "set_aside": set_aside,
+        "set_aside": trial.number in summary.set_aside,
         "measurement": None if measured is None else measured.to_json(),
-        **caveats.to_json(),
+        **summary.caveats.to_json(),
     }
 
 
@@ -314,12 +323,9 @@ def remarks(summary: Summary, trial: Trial) -> tuple[str, ...]:
         lines.append("this is the engine's default partition with its starting flags")
     if trial is summary.best:
         lines.append(f"why: {summary.why}")
-    lines += summary.against_same_flags(trial)
+    lines += [*summary.against_same_flags(trial), *summary.against_default(trial)]
     if summary.best_is_default:
         lines.append(f"nothing beats the engine's default: {summary.verdict}")
-    elif trial is summary.best and summary.comparison is not None:
-        default = "the engine's default" if summary.default is None else engine_default_name(summary.default)
-        lines.append(f"against {default}: {summary.verdict}")
     if summary.final is not None and not summary.final.over:
         lines += summary.final.lines(summary.zone)
     if summary.set_aside:

@@ -31,7 +31,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from partitune.analysis.explanation import candidate_of, explain, trace
+    from partitune.analysis.explanation import candidate_of, explain_beside, trace
     from partitune.analysis.references import references
     from partitune.execution.simulator_driver import SimulatorDriver
     from partitune.planning.resolve import resolve
@@ -40,32 +40,17 @@ def _explain(arguments: argparse.Namespace) -> int:
 
     problem = _problem(resolve(space_of(arguments)), arguments.part, wants_trace=arguments.trace is not None)
     tell(*SimulatorDriver(problem).prepare())
-    default = candidate_of(problem, None, {})
     wanted = candidate_of(problem, arguments.partition, arguments.flags)
-    words = words_of(arguments)
-    explained = explain(problem, wanted, limits=True, advice_s=arguments.advice_seconds, words=words)
-    at_flags = candidate_of(problem, None, wanted.settings)
-    beside = explain(problem, default) if wanted != default else None
-    same_flags = None
-    if at_flags != wanted:
-        same_flags = beside if beside is not None and at_flags == default else explain(problem, at_flags)
+    explained = explain_beside(problem, wanted, advice_s=arguments.advice_seconds, words=words_of(arguments))
     starts = problem.start({}).flags
     starting = {name: starts[name] for name in wanted.flags if name in starts}
-    results = [None if other is None else other.result for other in (same_flags, beside)]
+    results = [None if other is None else other.result for other in (explained.same_flags, explained.default)]
     compared = references(wanted, results[0], results[1], starting)
     runs = explained.result.measurement is not None
     if arguments.trace is not None and runs:
         write_trace(Path(arguments.trace), trace(problem, wanted), arguments.mode)
         tell(f"partitune: wrote {arguments.trace}; it opens at https://ui.perfetto.dev")
-    answer(
-        arguments,
-        lambda: {
-            **explained.to_json(),
-            "default": beside and beside.to_json(),
-            "same_flags": same_flags and same_flags.to_json(),
-        },
-        lambda console: print_explained(console, explained, compared),
-    )
+    answer(arguments, explained.to_json, lambda console: print_explained(console, explained, compared))
     return 0 if runs else 1
 
 

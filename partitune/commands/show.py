@@ -29,16 +29,10 @@ def _show(arguments: argparse.Namespace) -> int:
             answer(arguments, summary.to_json, lambda console: print_summary(console, summary, every=True))
             return 0
         summary = summary_of(store, study)
-        set_aside = number in summary.set_aside
-        if not set_aside:
+        if number not in summary.set_aside:
             summary.trial(number)  # says which there are
         trial = store.trial(study, number)
-    caveats = summary.caveats
-    answer(
-        arguments,
-        lambda: trial_detail(trial, set_aside, caveats),
-        lambda console: print_trial(console, trial, set_aside, caveats),
-    )
+    answer(arguments, lambda: trial_detail(trial, summary), lambda console: print_trial(console, trial, summary))
     return 0
 
 

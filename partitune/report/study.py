@@ -10,7 +10,7 @@ from rich.table import Table
 from partitune.analysis.figures import figure, flags_text, percent
 from partitune.analysis.references import engine_default_name
 from partitune.analysis.significance import CONFIDENCE
-from partitune.candidate import Caveats, Objective, Origin, Outcome
+from partitune.candidate import Objective, Origin, Outcome
 from partitune.report.explained import print_result
 from partitune.report.output import Output, table
 
@@ -110,13 +110,18 @@ def print_pareto(console: Output, summary: Summary) -> None:
         console.draw(trials_table("not on it, because they did not end ok", others, summary.objectives))
 
 
-def print_trial(console: Output, trial: Trial, set_aside: bool, caveats: Caveats) -> None:
-    """One trial with its stages, and what was left out where it was simulated."""
+def print_trial(console: Output, trial: Trial, summary: Summary) -> None:
+    """One trial with its stages, what it is held against, and what was left out where it was simulated."""
+    set_aside = trial.number in summary.set_aside
     if set_aside:
         console.say("set aside: measured under an earlier spec of the study")
     print_result(console, trial.result, f"trial {trial.number} ({trial.origin}): ")
-    if trial.result.measurement is not None and trial.result.measurement.simulated:
-        console.say(*caveats.lines())
+    if trial.result.measurement is None:
+        return
+    if not set_aside:
+        console.say(*summary.against_same_flags(trial), *summary.against_default(trial))
+    if trial.result.measurement.simulated:
+        console.say(*summary.caveats.lines())
 
 
 def _draw_final(console: Output, summary: Summary, final: Judgement) -> None:

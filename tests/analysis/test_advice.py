@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from partitune.analysis.advice import Advice, advised
 from partitune.analysis.explanation import candidate_of, explain
-from partitune.candidate import Candidate, FlagValue
+from partitune.candidate import Candidate, FlagValue, Objective
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
@@ -112,6 +114,18 @@ def test_on_unequal_gpus_the_best_partition_is_advised_and_nothing_is_said_not_t
     said = "\n".join(found.distance.lines())
     assert "cannot matter" not in said
     assert "sum of the stages" not in said
+
+
+def test_an_advice_that_lowers_a_cap_says_so() -> None:
+    """Fewer at once are served sooner, token by token; whoever waits longer for it is not in that figure."""
+    posed = replace(shipped_problem("llama-70b-pp4"), objectives=(Objective("tpot_p50_ms", "minimize"),))
+    lowering = [change for change in of(posed).changes if "max_num_seqs" in change.flags]
+    assert lowering
+    for change in lowering:
+        seqs = posed.engine.default_flags(posed.start({}))["max_num_seqs"]
+        lowered = int(change.flags["max_num_seqs"]) < int(posed.start({}).flags.get("max_num_seqs", seqs))
+        assert change.lowered == (("max_num_seqs",) if lowered else ())
+        assert any("lowers max_num_seqs, which serves fewer at once" in line for line in change.lines(0.01)) == lowered
 
 
 def test_an_advice_keeps_the_limits() -> None:

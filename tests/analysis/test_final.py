@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partitune.analysis.final import Final, FinalRun, most_runs
-from partitune.candidate import Objective
+from partitune.candidate import Objective, Outcome
 
 THROUGHPUT = Objective("output_throughput_tok_s", "maximize")
 
@@ -16,10 +16,10 @@ def final(*trials: int, default: int | None = 0, pairs: int = 2) -> Final:
 
 
 def play(
-    one: Final, values: dict[int, float | None]
-) -> tuple[tuple[int, ...], dict[FinalRun, float | None], list[int]]:
+    one: Final, values: dict[int, float | Outcome]
+) -> tuple[tuple[int, ...], dict[FinalRun, float | Outcome], list[int]]:
     """Run whatever is due, one at a time, as with one cluster; who is left, all runs, trials in their order."""
-    done: dict[FinalRun, float | None] = {}
+    done: dict[FinalRun, float | Outcome] = {}
     order = []
     while due := one.standing(done)[1]:
         done[due[0]] = values[due[0].trial]
@@ -36,17 +36,25 @@ def test_four_finalists_take_six_runs_then_the_winner_and_the_default_take_turns
 
 
 def test_who_fails_drops_out() -> None:
-    left, _, order = play(final(1, 2), {0: 100.0, 1: None, 2: 90.0})
+    left, _, order = play(final(1, 2), {0: 100.0, 1: Outcome.FAILED, 2: 90.0})
     assert left == (2,)
     assert order == [1, 2, 0, 2, 2, 0]
-    assert play(final(1, 2), {1: None, 2: None})[0] == ()
+    assert play(final(1, 2), {1: Outcome.FAILED, 2: Outcome.FAILED})[0] == ()
+
+
+def test_what_infrastructure_took_drops_nobody() -> None:
+    left, _, order = play(final(1, 2), {0: 100.0, 1: Outcome.LOST, 2: 90.0})
+    assert left == (1,)  # 199 in the search, and nothing else is known of it; 2 has 198 and 90
+    assert order == [1, 2, 0, 1, 1, 0]
+    both = play(final(1, 2, 3), {0: 100.0, 1: Outcome.LOST, 2: Outcome.FAILED, 3: 300.0})
+    assert both[0] == (3,)
 
 
 def test_a_pair_counts_when_both_were_measured() -> None:
     one = final(1)
-    done = {
+    done: dict[FinalRun, float | Outcome] = {
         FinalRun("verdict", 1, 0): 100.0,
-        FinalRun("verdict", 1, 1): None,
+        FinalRun("verdict", 1, 1): Outcome.FAILED,
         FinalRun("verdict", 2, 1): 105.0,
         FinalRun("verdict", 2, 0): 99.0,
     }
@@ -93,7 +101,7 @@ def test_the_mean_regret_of_the_chosen_one_is_that_of_published_halving(noise: f
     for _ in range(1500):
         seen = {trial: float((1 - gap / 100) * (1 + random.normal(0, noise))) for trial, gap in enumerate(gaps)}
         one = Final(THROUGHPUT, None, dict(sorted(seen.items(), key=lambda item: -item[1])), 0)
-        done: dict[FinalRun, float | None] = {}
+        done: dict[FinalRun, float | Outcome] = {}
         while due := one.standing(done)[1]:
             done |= {run: float((1 - gaps[run.trial] / 100) * (1 + random.normal(0, noise))) for run in due}
         regrets.append(gaps[one.standing(done)[0][0]])

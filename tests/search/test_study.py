@@ -19,6 +19,7 @@ from partitune.search.stored_study import explained_summary_of, summary_of
 from partitune.search.study import StudyOrder
 from partitune.search.study import run as searching
 from partitune.spec.catalog import Kind, list_catalog
+from partitune.spec.domains import domain_allows
 from partitune.spec.overrides import with_settings
 from partitune.spec.runner import Runner
 from partitune.spec.search_space import SearchSpace
@@ -146,11 +147,50 @@ def test_item_6_no_last_page_names_a_partition_that_beats_the_winner(space: str,
         assert replace(winner, partition=part.best_partition).digest in tried
         if summary.objectives[0].metric == "output_throughput_tok_s" and not hasattr(summary.distance, "parts"):
             assert part.partition_gain <= summary.zone
+    assert summary.advice is not None
+    knobs = ordered.spec.knobs.flags
+    within = [change for change in summary.advice.changes if set(change.flags) <= set(knobs)]
+    for change in within:
+        assert change.candidate.digest in tried or any(
+            not domain_allows(knobs[name], value) for name, value in change.flags.items()
+        ), change.text
     problem = resolve(ordered.spec).on(winner.layout)
     assert replace(winner, partition=tuple(problem.default_partition)).digest in tried  # compared at the same flags
     run(ordered)  # a finished study has nothing left to close
     with Store.open(ordered.database, read_only=True) as store:
         assert [(trial.number, trial.origin) for trial in store.trials(space)] == first
+
+
+def test_item_6_the_issues_own_pair_of_cards(tmp_path: Path) -> None:
+    """64 layers over a fast and a slow card: it ended at 45,19 and named 63,1 in its footer."""
+    spec = unequal(tmp_path, model="qwen3-32b", config={"weight_bits": 4})
+    run(replace(order("tiny", tmp_path, 12, study="unequal"), spec=spec))
+    with Store.open(str(tmp_path / "results.db"), read_only=True) as store:
+        summary = explained_summary_of(store, "unequal")
+    assert summary.best is not None
+    assert summary.best.result.candidate.partition == (63, 1)
+    simulator = SimulatorDriver(resolve(spec))
+    splits = ((63, 1), (45, 19), (32, 32))
+    found, old, default = (simulator.measure(Candidate(it)).metrics["output_throughput_tok_s"] for it in splits)
+    assert found / old == pytest.approx(1.208, abs=0.005)
+    assert found / default == pytest.approx(1.358, abs=0.005)
+
+
+def test_item_6_a_model_of_37_layers_ends_with_nothing_better_named(tmp_path: Path) -> None:
+    cluster, load = {"nodes": 1, "gpus_per_node": 4, "gpu": "L40S"}, {"requests": 64, "concurrency": 32}
+    workload = {"kind": "random", "prompt_tokens": 400, "output_tokens": 64, **load}
+    sizes = {"parallel": {"tp": 1, "pp": 4}, "workload": workload, "config": {"num_hidden_layers": 37}}
+    spec = unequal(tmp_path, cluster=cluster, **sizes)
+    run(replace(order("tiny", tmp_path, 12, study="unequal"), spec=spec))
+    with Store.open(str(tmp_path / "results.db"), read_only=True) as store:
+        summary = explained_summary_of(store, "unequal")
+    assert summary.advice is not None
+    tried = {trial.result.candidate.digest for trial in summary.trials}
+    of_space = [change for change in summary.advice.changes if set(change.flags) <= {"max_num_batched_tokens"}]
+    assert all(
+        change.candidate.digest in tried or change.flags.get("max_num_batched_tokens") not in (None, 512, 2048)
+        for change in of_space
+    )
 
 
 def test_item_17_a_model_that_fits_nowhere_is_said_at_trial_0(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partitune.analysis.final import Final, FinalRun, measured_value
-from partitune.candidate import Candidate, Origin, Result, Submission
+from partitune.analysis.final import Final, FinalRun, run_value
+from partitune.candidate import Candidate, Origin, Outcome, Result, Submission
 from partitune.search.budget import Progress
 
 
@@ -20,7 +20,7 @@ class FinalProposer:
         """`candidates` are those of all trials, by number; `progress` is told which run comes."""
         self._final, self._candidates, self._progress = final, candidates, progress
         self._trials = {candidate.digest: number for number, candidate in candidates.items()}
-        self._done: dict[FinalRun, float | None] = {}
+        self._done: dict[FinalRun, float | Outcome] = {}
         self._asked: set[FinalRun] = set()  # and not told of yet
 
     @property
@@ -42,7 +42,7 @@ class FinalProposer:
         """Count a run, asked for here or made before."""
         run = self.run_of(submission)
         self._asked.discard(run)
-        self._done[run] = measured_value(result, self._final.objective)
+        self._done[run] = run_value(result, self._final.objective)
 
     def run_of(self, submission: Submission) -> FinalRun:
         """Which run of the final was submitted."""
