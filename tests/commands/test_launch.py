@@ -82,6 +82,21 @@ def test_a_dry_run_over_nodes_stands_in_for_their_addresses(capsys: pytest.Captu
     assert "192.0.2.1, 192.0.2.2 stand for the nodes that Ray will give" in plan["notes"]
 
 
+def test_sglang_starts_on_two_nodes_as_it_was_studied(capsys: pytest.CaptureFixture[str]) -> None:
+    """SGLang 0.5.23 `srt/entrypoints/engine.py`: the same words on every node but its rank, stages in rank order."""
+    words = ("launch", "kimi-k3-pp8-tp2-sglang", "--runner", "sglang-2node", "--partition", "11,11,12,12,12,12,12,11")
+    assert main([*words, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["stage_nodes"] == [0, 0, 0, 0, 1, 1, 1, 1]
+    for node, process in enumerate(plan["processes"]):
+        argv = process["argv"]
+        assert argv[:3] == ["python", "-m", "sglang.launch_server"]
+        sizes = ("--tp-size", "--pp-size", "--nnodes", "--node-rank")
+        assert [argv[argv.index(word) + 1] for word in sizes] == ["2", "8", "2", str(node)]
+        assert argv[argv.index("--dist-init-addr") + 1].startswith("192.0.2.1:")
+        assert process["env"]["SGLANG_PP_LAYER_PARTITION"] == "11,11,12,12,12,12,12,11"
+
+
 def test_a_dry_run_of_a_command_shows_its_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["launch", "llama-70b-pp4", "--runner", "slurm", "--dry-run", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)

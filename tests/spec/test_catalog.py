@@ -51,7 +51,16 @@ def test_the_project_comes_before_what_is_shipped(project: Path) -> None:
 
 def test_runners_are_a_catalog_of_their_own(project: Path) -> None:
     names = [entry.name for entry in list_catalog(Kind.RUNNER, project=project)]
-    assert {"simulator", "vllm-local", "vllm-cpu", "vllm-2node", "vllm-ray", "sglang-local", "slurm"} <= {*names}
+    assert {
+        "simulator",
+        "vllm-local",
+        "vllm-cpu",
+        "vllm-2node",
+        "vllm-ray",
+        "sglang-local",
+        "sglang-2node",
+        "slurm",
+    } <= {*names}
     assert "tiny" not in names
     with pytest.raises(SpecError, match="runner 'mine': not found"):
         find(Kind.RUNNER, "mine", project=project)
