@@ -15,7 +15,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tests import flag_reference, yaml_reference
+from tests import flag_reference, shipped_spaces, yaml_reference
 
 README = Path(__file__).parent.parent / "README.md"
 BLOCK = re.compile(r"(<!-- runs: partitune (?P<arguments>[^\n]*) -->\n```[a-z]*\n)(?P<shown>.*?)(```\n)", re.DOTALL)
@@ -50,3 +50,4 @@ if __name__ == "__main__":
     README.write_text(rewritten(README.read_text()))
     yaml_reference.write()
     flag_reference.write()
+    shipped_spaces.write()

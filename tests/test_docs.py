@@ -10,7 +10,7 @@ import pytest
 import partitune
 from partitune.candidate import Origin
 from partitune.spec.catalog import Kind
-from tests import yaml_reference
+from tests import shipped_spaces, yaml_reference
 from tests.readme import README, printed, shown
 from tests.test_import_order import ROOMS
 
@@ -51,6 +51,10 @@ def test_every_module_opens_with_its_decision() -> None:
 @pytest.mark.parametrize("kind", yaml_reference.PAGES)
 def test_every_key_of_a_file_has_its_row(kind: Kind) -> None:
     assert yaml_reference.PAGES[kind].read_text() == yaml_reference.page(kind), "run `make docs`"
+
+
+def test_the_page_of_the_shipped_spaces_has_the_sentences_that_are_printed_now() -> None:
+    assert shipped_spaces.PAGE.read_text() == shipped_spaces.page(), "run `make docs`"
 
 
 def test_every_key_says_what_is_allowed() -> None:
