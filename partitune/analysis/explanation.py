@@ -98,6 +98,7 @@ class Explained:
             "distance": None if self.distance is None else self.distance.to_json(),
             **({"advice": None, "advice_tried": None} if self.advice is None else self.advice.to_json()),
             "cost_source": self.resolved.problem.costs.source,
+            "kernels": dict(self.resolved.problem.costs.kernels),
             "other_kernel_tables": [other.to_json() for other in self.other_tables],
             "notes": [*self.caveats.doubts, *self.notes],
             "simulated": True,

@@ -7,7 +7,7 @@ the per-stage table. Everything is seconds and bytes; every answer can say where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -96,6 +96,10 @@ class CostModel(Protocol):
     @property
     def source(self) -> str:
         """One line: what the times rest on (`roofline fitted to …`)."""
+
+    @property
+    def kernels(self) -> Mapping[str, str]:
+        """Work (`experts`, `attention`, `all-reduce`) -> the kernels that its times are those of."""
 
     def layer_s(self, stage: int, batch: Batch) -> Floats:
         """GPU seconds of every layer if `stage` ran it: shape [layers]."""

@@ -9,7 +9,7 @@ kernel launches is a property of a stage, not of a layer (a slow layer hides a f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +24,7 @@ from partitune.costs.blocks import (
 from partitune.costs.collectives import ContextRanks, ExpertExchange, TensorParallelGroup
 from partitune.costs.cost_model import Batch, Floats, Seconds
 from partitune.costs.fitted import Origin, curve
+from partitune.costs.kernel_names import kernel_names
 from partitune.costs.measured.operations import MeasuredEngine, kernels_on
 from partitune.costs.measured.tables import PACKAGE, installed_release
 from partitune.costs.stages import BoundStages, HandOff, StageCounts
@@ -181,6 +182,11 @@ class RooflineCosts:
         self._host = np.array(_host_layer_s(architecture))
         #: per distinct GPU the batch asked for last: a planner asks for every stage in turn
         self._latest: list[tuple[Batch, Floats] | None] = [None] * len(gpus)
+
+    @property
+    def kernels(self) -> Mapping[str, str]:
+        """Work -> the kernels that its times are those of."""
+        return kernel_names(self.architecture, self.placement, self.expert_kernel, self._measured_engine)
 
     @property
     def source(self) -> str:

@@ -60,8 +60,10 @@ def print_explained(console: Output, explained: Explained, references: Sequence[
         f"{name.replace('_', ' ')} {'-'.join(dict.fromkeys(map(str, percents)))} %"
         for name, percents in explained.measured_percent().items()
     )
+    kernels = explained.resolved.problem.costs.kernels
     console.say(
         f"times: {explained.resolved.problem.costs.source}",
+        f"kernels assumed: {'; '.join(f'{work}: {name}' for work, name in kernels.items())}",
         f"share of measured kernels in the stage times: {shares}",
         *(other.text for other in explained.other_tables),
         *explained.caveats.lines(),
