@@ -16,6 +16,7 @@ from partitune.engines.architectures import Registry
 from partitune.engines.default_splits import split
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.legal_cuts import CutLimits, CutRules, bound_cuts
+from partitune.engines.quantisations import QuantisationTable
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import Refused
 from partitune.hardware.parallelism import Layout, RankOrder
@@ -28,7 +29,7 @@ FLAG_RULES = frozenset({"unknown-flag", "removed-flag", "flag-value"})
 SIZE_RULES = frozenset({
     "all2all-backend", "architecture-missing", "dcp", "expert-cut", "expert-width", "experts-missing",
     "fewer-layers-than-stages", "heads-over-tp", "kv-heads-over-tp", "no-pipeline-support", "nodes",
-    "parallelism-missing", "pcp", "stages-over-nodes",
+    "parallelism-missing", "pcp", "quantisation-missing", "stages-over-nodes",
 })  # fmt: skip
 
 
@@ -55,6 +56,7 @@ class Rules(Protocol):
     default_knobs: ClassVar[Mapping[str, Sequence[FlagValue]]] = MappingProxyType({})
 
     registry: Registry | None = None  # the classes that its releases have; None: nobody read them
+    quantisations: QuantisationTable | None = None  # the methods that its releases take; None: nobody read them
     cut_rules: ClassVar[CutRules] = MappingProxyType({})  # what becomes of layers that a cut parts
     #: The first release in which a stage of a hybrid needs no layer that keeps KV per token; None: all need one.
     stages_of_states_since: ClassVar[Version | None] = None
@@ -115,9 +117,10 @@ class Rules(Protocol):
         return self.registry.notes(architecture.architecture) if self.registry else ()
 
     def architecture_faults(self, deployment: Deployment) -> Iterator[Violation]:
-        """Where this release lacks the model's class, or has it without the pipeline that is asked for."""
-        if self.registry:
-            yield from (Violation(*fault) for fault in self.registry.faults(deployment))
+        """Where this release lacks the model's class, its pipeline, or what its checkpoint is stored in."""
+        for table in (self.registry, self.quantisations):
+            if table:
+                yield from (Violation(*fault) for fault in table.faults(deployment))
 
     def partition_faults(self, deployment: Deployment, source: str) -> Iterator[Violation]:
         """What every engine refuses of a partition that was chosen; `source` is where this one does."""

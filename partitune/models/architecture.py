@@ -193,6 +193,7 @@ class Architecture:
     handoff_base: int = 2  # vectors of hidden_size handed over otherwise: hidden_states and residual
     notes: tuple[str, ...] = ()  # what the reader could not know and assumed, of little weight
     doubts: tuple[str, ...] = ()  # the same where every figure hangs on it: it stands beside every figure
+    quantisation: str = ""  # method that the checkpoint's config names, as the engines look it up; empty: none
     repository: str | None = None  # hub id of a catalog model (`moonshotai/Kimi-K3`), what an engine is told to serve
 
     @property

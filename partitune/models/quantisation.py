@@ -159,6 +159,15 @@ def unknown_method(config: Fields) -> str | None:
     return None if method in METHODS or method.startswith("modelopt") or not method else method
 
 
+def named_method(config: Fields) -> str:
+    """The method that engines look up for this config; empty where it names none."""
+    section = config.section("quantization_config")
+    if section is None:
+        return ""
+    default = "modelopt" if section.has("quant_algo", "quantization") else ""
+    return section.text("quant_method", default).lower().replace("compressed_tensors", "compressed-tensors")
+
+
 def uniform(config: Fields, bits: float) -> Quantisation:
     """Every matrix that the config does not keep 16-bit at `bits` a weight, scales included."""
     section = config.section("quantization_config")

@@ -20,7 +20,14 @@ from partitune.models.class_defaults import filled_in
 from partitune.models.families import FAMILIES, plain
 from partitune.models.fields import Fields
 from partitune.models.published import BY_ALIAS, catalog_names, find_model
-from partitune.models.quantisation import METHODS, Quantisation, read_quantisation, uniform, unknown_method
+from partitune.models.quantisation import (
+    METHODS,
+    Quantisation,
+    named_method,
+    read_quantisation,
+    uniform,
+    unknown_method,
+)
 from partitune.models.stack import FamilyReader, Stack
 from partitune.models.vision import cuts_before_fed_layers, read_vision
 
@@ -128,6 +135,7 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
         },
         residual_block=stack.residual_block,
         handoff_base=stack.handoff_base,
+        quantisation=named_method(text),
         notes=tuple(notes),
         doubts=(*stack.doubts, *stored_doubts, *_counted(outer, read_bytes + 2.0 * vision.params), *_stated(outer)),
     )

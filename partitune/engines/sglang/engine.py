@@ -27,7 +27,14 @@ from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.levers import levers
 from partitune.engines.sglang.logs import SglangReadout
-from partitune.engines.sglang.models import MEASURED, REGISTRY, TIMED, expert_kernel, replicated_embeddings
+from partitune.engines.sglang.models import (
+    MEASURED,
+    QUANTISATIONS,
+    REGISTRY,
+    TIMED,
+    expert_kernel,
+    replicated_embeddings,
+)
 from partitune.engines.sglang.parallel_rules import has_experts, resolved_layout
 from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
@@ -72,7 +79,7 @@ class Sglang(Engine):
             "pp_async_batch_depth": (0, 1, 2),
         }
     )
-    registry, measured = REGISTRY, MEASURED
+    registry, quantisations, measured = REGISTRY, QUANTISATIONS, MEASURED
     cut_rules = CUT_RULES
     stages_of_states_since = Version(0, 5, 17)  # `model_executor/pool_configurator.py`; before, it divides by zero
     written_by_partitune = MappingProxyType({name: key for key, names in _WRITTEN.items() for name in names})

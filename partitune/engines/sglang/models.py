@@ -9,12 +9,14 @@ from __future__ import annotations
 from partitune.costs.measured.operations import GDN_KERNELS, SGLANG_TABLES, MeasuredEngine
 from partitune.costs.memory import ReplicatedEmbeddings
 from partitune.engines.architectures import Registry
+from partitune.engines.quantisations import QuantisationTable
 from partitune.engines.versions import Version, VersionRange
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture, Ffn
 
 #: Its classes, and those with a pipeline (`forward` takes `pp_proxy_tensors`).
 REGISTRY = Registry("sglang", "SGLang", "SGLang srt/models")
+QUANTISATIONS = QuantisationTable("sglang", "SGLang", "SGLang srt/layers/quantization/__init__.py")
 _EMBEDDING = frozenset({"MiniMaxM2ForCausalLM", "Qwen3NextForCausalLM"})
 _HEAD = frozenset({
     "Glm4MoeForCausalLM", "GptOssForCausalLM", "MixtralForCausalLM", "Qwen3MoeForCausalLM", "Qwen3NextForCausalLM",

@@ -31,7 +31,7 @@ from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.levers import levers, other_starts
 from partitune.engines.vllm.logs import VllmReadout
-from partitune.engines.vllm.models import MEASURED, REGISTRY, TIMED, replicated_embeddings
+from partitune.engines.vllm.models import MEASURED, QUANTISATIONS, REGISTRY, TIMED, replicated_embeddings
 from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import READ, Regime, choose_regime, regime, runs_v2
 from partitune.engines.vllm.rules import check_vllm, draft_method
@@ -61,7 +61,7 @@ class Vllm(Engine):
             "async_scheduling": (True, False),
         }
     )
-    registry, measured = REGISTRY, MEASURED
+    registry, quantisations, measured = REGISTRY, QUANTISATIONS, MEASURED
     cut_rules = CUT_RULES
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",

@@ -15,6 +15,7 @@ from __future__ import annotations
 from partitune.costs.measured.operations import GDN_KERNELS, Measured, MeasuredEngine
 from partitune.costs.memory import ReplicatedEmbeddings
 from partitune.engines.architectures import Registry
+from partitune.engines.quantisations import QuantisationTable
 from partitune.engines.versions import Version, VersionRange
 from partitune.models.architecture import Architecture
 
@@ -35,6 +36,7 @@ _ONE_TOWER = Version(0, 33)
 
 #: Its classes, and those with a pipeline (`SupportsPP`).
 REGISTRY = Registry("vllm", "vLLM", "vLLM model_executor/models/registry.py")
+QUANTISATIONS = QuantisationTable("vllm", "vLLM", "vLLM model_executor/layers/quantization/__init__.py")
 #: On the V2 runner by default from 0.24 on.
 V2_LISTED = frozenset({
     "DeepseekV2ForCausalLM", "GraniteMoeForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2MoeForCausalLM",
