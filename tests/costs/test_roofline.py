@@ -39,6 +39,12 @@ BANDS = {
     "c14": (0.05, 0.15),
     "c15": (0.07, 0.16),
 }
+#: Host launches in the rows of a Kimi-K3 prompt, whose convolution was timed eagerly: microseconds of each of 69 layers by
+#: new tokens, over the rate that it reaches at 32,768 (KDA tables of aiconfigurator-core 0.12.0, 48 heads a rank).
+EAGER_US = {
+    "c03": {64: 778, 256: 774, 512: 763, 1024: 742, 2048: 711, 4096: 645, 8192: 507, 16384: 399},
+    "c05": {64: 427, 256: 426, 512: 412, 1024: 403, 2048: 375, 4096: 332, 8192: 268, 16384: 218},
+}
 DEFAULT = (11, 11, 12, 12, 12, 12, 12, 11)
 
 
@@ -64,6 +70,7 @@ def layers_us(cfg: str, batch: Batch) -> tuple[float, float]:
     model, parts = costs(*SET_UPS[cfg]), measured()[cfg][batch]
     layers = model.layer_s(0, batch) * 1e6
     took = sum(n * us for part, (n, us) in parts.items() if part.startswith(("attn", "ffn", "norms")))
+    took -= 69 * EAGER_US.get(cfg, {}).get(batch.prefill_tokens, 0)
     comm = parts["comm"][1]
     if cfg == "c01":
         # The rows count 61 MoE layers and, in prefill, twice the all-reduces an engine makes.

@@ -55,6 +55,38 @@ def chunked_prompts(
     return metric("total_throughput_tok_s", posed)
 
 
+class TestTokenBehindTheBorder:
+    """One stage of Kimi-K3, SGLang, TP8 on 8 B300: a prompt one token longer than a chunk takes a step of the host more.
+
+    FlashInfer PR 4445 measured lengths of 2^n + 1 and says no chunk; 539 - 369 and 908 - 2 x 369 are both the 170 to
+    180 ms that the shortest prompt takes, so it was 8,192 tokens.
+    """
+
+    @pytest.mark.parametrize(
+        ("prompt", "measured_ms"),
+        [
+            pytest.param(129, 179.5, id="FlashInfer PR 4445"),
+            pytest.param(513, 185.8, id="FlashInfer PR 4445"),
+            pytest.param(2049, 187.0, id="FlashInfer PR 4445"),
+            pytest.param(8192, 369.2, id="SGLang PR 32890"),
+            pytest.param(8193, 539.0, id="FlashInfer PR 4445"),
+            pytest.param(16385, 908.2, id="FlashInfer PR 4445"),
+        ],
+    )
+    def test_first_tokens(self, prompt: int, measured_ms: float) -> None:
+        posed = problem(
+            "kimi-k3",
+            "B300",
+            closed(1, prompt, 2, 1),
+            tp=8,
+            pp=1,
+            nodes=1,
+            flags={"chunked_prefill_size": 8192},
+            engine={"name": "sglang", "version": "0.5.18"},
+        )
+        assert metric("ttft_p50_ms", posed) == pytest.approx(measured_ms, rel=0.09)
+
+
 class TestRemainderLast:
     """Check 1: for one long chunked prompt the bigger stages belong last, because later chunks are dearer."""
 
