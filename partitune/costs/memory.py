@@ -302,9 +302,13 @@ def _layer_bytes(layer: Layer, layout: Layout) -> float:
     Where tokens are cut over the tensor ranks before the experts, every rank holds the shared experts whole (vLLM 0.32
     `model_executor/models/deepseek_v2.py`, disable_tp).
     """
-    whole = layout.sequence_parallel_moe and layer.ffn.kind is Ffn.MOE
+    moe = layer.ffn.kind is Ffn.MOE
+    whole = layout.sequence_parallel_moe and moe
     blocks = rank_bytes(layer.attention, layout.tp) + rank_bytes(layer.ffn, 1 if whole else layout.tp)
-    return blocks + layer.ffn.routed_bytes / layout.stage_gpus + 2.0 * layer.other_params
+    routed = layer.ffn.routed_bytes / layout.stage_gpus
+    if moe and layout.balancing_slots is not None:
+        routed = layer.ffn.routed_bytes + layout.balancing_slots * layer.ffn.expert_bytes
+    return blocks + routed + 2.0 * layer.other_params
 
 
 def _widest(layer: Layer, hidden_size: int, layout: Layout) -> float:

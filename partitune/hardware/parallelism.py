@@ -47,6 +47,8 @@ class Layout:
     expert_imbalance: float = 1.0  # tokens of the busiest expert rank over the mean
     exchange: Exchange = Exchange.REDUCE
     sequence_parallel_moe: bool = False  # tokens are cut over the tensor ranks before they go to the experts
+    #: Further experts that every rank has room for beside all experts of a layer; None: each rank holds its own only.
+    balancing_slots: int | None = None
 
     @property
     def gpus(self) -> int:

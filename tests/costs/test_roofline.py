@@ -39,8 +39,8 @@ BANDS = {
     "c14": (0.05, 0.15),
     "c15": (0.07, 0.16),
 }
-#: Host launches in the rows of a Kimi-K3 prompt, whose convolution was timed eagerly: microseconds of each of 69 layers by
-#: new tokens, over the rate that it reaches at 32,768 (KDA tables of aiconfigurator-core 0.12.0, 48 heads a rank).
+#: Host launches in the rows of a Kimi-K3 prompt, whose convolution was timed eagerly: microseconds of each of 69 layers
+#: by new tokens, over the rate that it reaches at 32,768 (KDA tables of aiconfigurator-core 0.12.0, 48 heads a rank).
 EAGER_US = {
     "c03": {64: 778, 256: 774, 512: 763, 1024: 742, 2048: 711, 4096: 645, 8192: 507, 16384: 399},
     "c05": {64: 427, 256: 426, 512: 412, 1024: 403, 2048: 375, 4096: 332, 8192: 268, 16384: 218},

@@ -7,14 +7,18 @@ from dataclasses import replace
 import pytest
 
 from partitune.candidate import FlagValue
+from partitune.costs.memory import MemoryModel
 from partitune.engines.deployment import Deployment
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.vllm.engine import Vllm
 from partitune.engines.vllm.kv_pages import cache_model
+from partitune.errors import OutOfMemory
+from partitune.fidelity.set_ups import published_problem, simulated
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Exchange, Layout, RankOrder
 from partitune.models.architecture import Architecture
 from partitune.models.reader import load_architecture
+from partitune.planning.problem import Problem
 from tests.small_models import architecture
 
 VLLM, SGLANG = Vllm(), Sglang()
@@ -214,6 +218,41 @@ def test_what_vllm_makes_of_the_sizes(layout: Layout, model: Architecture, excha
     """vLLM 0.32 `config/parallel.py` use_sequence_parallel_moe, use_all2all; `models/kimi_k3/nvidia/model.py`."""
     found = VLLM.resolved_layout(layout, model)
     assert (found.exchange, found.sequence_parallel_moe) == (exchange, cut)
+
+
+def _with_moonep(model: str, backend: str = "moonep") -> Problem:
+    return published_problem({
+        "model": model,
+        "cluster": {"nodes": 1, "gpus_per_node": 8, "gpu": "H200"},
+        "parallel": {"tp": 1, "pp": 1, "dp": 8, "expert_parallel": True, "all2all_backend": backend},
+        "workload": {"kind": "random", "requests": 8, "prompt_tokens": 64, "output_tokens": 2, "concurrency": 8},
+        "objectives": ["output_throughput_tok_s"],
+    })  # fmt: skip
+
+
+def test_moonep_keeps_every_expert_on_every_rank() -> None:
+    """vLLM 0.33 `layers/fused_moe/prepare_finalize/moonep.py`, gather_moonep_weight_layout: all and four."""
+    weights = []
+    for backend in ("deepep_v2", "moonep"):
+        posed = _with_moonep("qwen3-30b-a3b", backend)
+        settings = VLLM.memory_settings(posed.start({}))
+        weights.append(MemoryModel(posed.architecture, posed.placement, settings).stage(0, 0, 48).weight_bytes)
+    assert weights[1] - weights[0] == pytest.approx(48 * 2 * 3 * 2048 * 768 * (128 + 4 - 128 / 8))
+
+
+def test_moonep_takes_no_cuda_graph_and_comes_with_0_31() -> None:
+    """vLLM 0.33 `config/vllm.py`: cudagraph_mode NONE, whatever was said."""
+    start = _with_moonep("qwen3-30b-a3b").start({"enforce_eager": False})
+    assert VLLM.check(start) == ()
+    assert VLLM.memory_settings(start).graph_sizes == 0
+    assert VLLM.memory_settings(_with_moonep("qwen3-30b-a3b", "deepep_v2").start({})).graph_sizes > 0
+    assert [fault.rule for fault in VLLM.check(replace(start, version="0.30.0"))] == ["all2all-backend"]
+
+
+def test_glm_5_2_does_not_fit_with_moonep() -> None:
+    """1.4 TB of experts on every rank: what was simulated of it (880 tok/s) could not have been loaded."""
+    with pytest.raises(OutOfMemory, match="weights miss the card by"):
+        simulated(_with_moonep("glm-5.2"), "output_throughput_tok_s")
 
 
 def test_where_data_ranks_lie() -> None:

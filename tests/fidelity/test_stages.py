@@ -56,7 +56,7 @@ def chunked_prompts(
 
 
 class TestTokenBehindTheBorder:
-    """One stage of Kimi-K3, SGLang, TP8 on 8 B300: a prompt one token longer than a chunk takes a step of the host more.
+    """One stage of Kimi-K3, SGLang, TP8 on 8 B300: a prompt one token longer than a chunk takes one more step.
 
     FlashInfer PR 4445 measured lengths of 2^n + 1 and says no chunk; 539 - 369 and 908 - 2 x 369 are both the 170 to
     180 ms that the shortest prompt takes, so it was 8,192 tokens.

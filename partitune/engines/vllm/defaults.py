@@ -61,8 +61,12 @@ def default_flags(deployment: Deployment) -> dict[str, FlagValue]:
 
 
 def effective_flags(deployment: Deployment) -> dict[str, FlagValue]:
-    """Every flag that decides something here: the defaults overlaid with the deployment's own, without variables."""
-    return {**default_flags(deployment), **command_flags(deployment.flags)}
+    """Every flag that decides something here: the defaults overlaid with the deployment's own, without variables.
+
+    An exchange that balances experts step by step switches CUDA graphs off, whatever was said (0.33 `config/vllm.py`).
+    """
+    flags = {**default_flags(deployment), **command_flags(deployment.flags)}
+    return flags if deployment.layout.balancing_slots is None else {**flags, "enforce_eager": True}
 
 
 def capture_sizes(flags: Mapping[str, FlagValue], gpu: Gpu) -> tuple[int, ...]:

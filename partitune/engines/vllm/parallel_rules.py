@@ -17,12 +17,18 @@ from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import mapping
 from partitune.engines.rules import head_faults, kv_heads
+from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.flags import ALL2ALL_BACKENDS, GATHERING
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.models.architecture import STATE_KINDS, Architecture, Attention, Ffn, FfnBlock
 
 #: Back ends with which tokens are cut over the tensor ranks first (`use_sequence_parallel_moe`).
 _CUT_FIRST = frozenset(ALL2ALL_BACKENDS) - {"moonep", "flashinfer_nvlink_two_sided"}
+#: MoonEP gathers all experts on every rank at start, and fills so many further rows with copies of the busiest, step by
+#: step (`layers/fused_moe/prepare_finalize/moonep.py` of 0.31 to 0.33, gather_moonep_weight_layout). It runs without
+#: CUDA graphs (`config/vllm.py`).
+_BALANCING_SLOTS = 4
+_MOONEP_SINCE = Version(0, 31)
 #: Back ends that notice a dead peer (`distributed/device_communicators/all2all.py` support_fault_tolerance).
 _FAULT_TOLERANT = ("deepep_low_latency", "nixl_ep")
 #: Back ends that dual batch overlap can split (`config/vllm.py`).
@@ -53,7 +59,8 @@ def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
     exchange = Exchange.REDUCE
     if layout.dp > 1 or (spread and layout.pcp > 1):
         exchange = Exchange.ROUTED if spread and backend != GATHERING else Exchange.GATHER
-    return replace(layout, exchange=exchange, sequence_parallel_moe=cut)
+    slots = _BALANCING_SLOTS if backend == "moonep" and exchange is Exchange.ROUTED else None
+    return replace(layout, exchange=exchange, sequence_parallel_moe=cut, balancing_slots=slots)
 
 
 def layout_flags(layout: Layout) -> dict[str, FlagValue]:
@@ -101,8 +108,12 @@ def _experts_over_ranks(deployment: Deployment, effective: Effective) -> Faults:
         message = f"all2all_backend {layout.all2all_backend!r} is not one of {', '.join(ALL2ALL_BACKENDS)}"
         yield "all2all-backend", message, _PARALLEL_PY
     eplb = effective.get("enable_eplb") is True
-    if layout.all2all_backend == "moonep" and (eplb or {block.expert_dtype for block in blocks} - {"bf16"}):
-        yield "all2all-backend", "all2all_backend moonep takes bf16 experts without EPLB only", _VLLM_PY
+    if layout.all2all_backend == "moonep":
+        if eplb or {block.expert_dtype for block in blocks} - {"bf16"}:
+            yield "all2all-backend", "all2all_backend moonep takes bf16 experts without EPLB only", _VLLM_PY
+        if (version := parse_version(deployment.version)) < _MOONEP_SINCE:
+            message = f"vLLM {version} has no all2all_backend moonep, which comes with {_MOONEP_SINCE}"
+            yield "all2all-backend", message, "vLLM 0.31 config/parallel.py"
 
 
 def _balancing(deployment: Deployment, effective: Effective) -> Faults:
