@@ -30,11 +30,19 @@ _SPACES: dict[str, dict[str, Any]] = {
     "dense": {"model": "qwen3-8b", "cluster": {"nodes": 1, "gpus_per_node": 4, "gpu": "L40S"}},
     "hybrid": {"model": "kimi-k3", "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "B300"}},
     "experts": {"model": "deepseek-v3", "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "H200"}},
+    "images": {"model": "qwen3.5-27b", "cluster": {"nodes": 1, "gpus_per_node": 4, "gpu": "H200"}},
+    "llama-4": {
+        "model": "llama-4-maverick",
+        "cluster": {"nodes": 1, "gpus_per_node": 16, "gpu": "H200"},
+        "config": {"vision_config": {"num_hidden_layers": 34, "hidden_size": 1408, "intermediate_size": 5632}},
+    },
 }
 _SIZES: dict[str, dict[str, Any]] = {
     "dense": {"tp": 2, "pp": 2},
     "hybrid": {"tp": 2, "pp": 8},
     "experts": {"tp": 1, "pp": 2, "dp": 8, "expert_parallel": True},
+    "images": {"tp": 2, "pp": 2},
+    "llama-4": {"tp": 8, "pp": 1},
 }
 _OTHERS = """*not modelled*: it changes bytes or times in the engine and no figure here; where it is set, it is named
 beside every figure, and as a knob it is refused unless something is launched. *no effect*: it does neither. A flag that
@@ -67,7 +75,13 @@ EXAMPLES: dict[str, dict[str, Example]] = {
             max_num_batched_tokens=512, max_num_seqs=4, block_size=32, kv_cache_memory_bytes=3_000_000_000,
             num_gpu_blocks_override=4096, max_cudagraph_capture_size=8, cudagraph_capture_sizes="1 2",
             long_prefill_token_threshold=64, enforce_eager=True, async_scheduling=False,
+            quantization="fp8_per_tensor", cpu_offload_gb=1.0,
         ),
+        "kv_cache_dtype_skip_layers": Example("dense", "0,1", with_flags={"kv_cache_dtype": "fp8"}),
+        "offload_backend": Example("dense", "prefetch", with_flags={"cpu_offload_gb": 1.0}),
+        "offload_group_size": Example("dense", 4, with_flags={"cpu_offload_gb": 1.0}),
+        "eplb_config": Example("experts", '{"num_redundant_experts": 16}', with_flags={"enable_eplb": True}),
+        "limit_mm_per_prompt": Example("hybrid", '{"image": 0}'),
         **_all(
             "hybrid",
             max_model_len=65536, language_model_only=True, enable_prefix_caching=False, mamba_cache_mode="none",
@@ -94,7 +108,12 @@ EXAMPLES: dict[str, dict[str, Example]] = {
             prefill_max_requests=2, enable_dynamic_chunking=True, enable_mixed_chunk=True, prefill_decode_interval=4,
             disable_cuda_graph=True, disable_decode_cuda_graph=True, disable_cuda_graph_padding=True,
             cuda_graph_max_bs_decode=8, cuda_graph_bs_decode="1 2", cuda_graph_backend_decode="disabled",
+            kv_cache_dtype="fp8_e4m3", quantization="fp8", cpu_offload_gb=1,
         ),
+        "mamba_full_memory_ratio": Example("hybrid", 0.2),
+        "ep_num_redundant_experts": Example("experts", 16),
+        "language_model_only": Example("images", True),
+        "enable_multimodal": Example("llama-4", True),
         "max_mamba_cache_size": Example("hybrid", 64),
         "prefill_decode_interval_min_bs": Example("dense", 64, with_flags={"prefill_decode_interval": 4}),
         "disable_radix_cache": Example("tight", True),

@@ -9,6 +9,7 @@ pairs and decode contexts apart. Every part is a measured kernel where one was m
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from partitune.costs.cost_model import Batch, Seconds
 from partitune.costs.fitted import Origin, curve, distinct_experts, fits
@@ -110,6 +111,9 @@ class AttentionTime:
         self, block: AttentionBlock, hidden_size: int, gpu: Gpu, layout: Layout, kernels: Kernels | None
     ) -> None:
         self._fitted = fitted = _FittedAttention(block, gpu, layout.tp, layout.dcp)
+        #: In another type of cache a measured mixer takes as much less as the fitted one: tables have 16-bit caches.
+        sixteen_bits = replace(block, cache_bytes_per_token=None)
+        self._plain = None if block == sixteen_bits else _FittedAttention(sixteen_bits, gpu, layout.tp, layout.dcp)
         # No table has a cache whose tokens are dealt out over ranks.
         kernels = None if layout.dcp > 1 and block.kv_bytes_per_token else kernels
         projections, mixer = measured_attention(block, hidden_size, layout.tp, kernels)
@@ -131,6 +135,8 @@ class AttentionTime:
             return Seconds(0.0, self._fitted.project(batch.tokens) + self._fitted(batch) + self._small_s)
         projected, mixed = self._project(batch.tokens), self._mix(batch)
         measured = projected * self._project_measured + mixed * self._mix_measured
+        if self._plain and self._mix_measured:
+            mixed = max(0.0, mixed + self._fitted(batch) - self._plain(batch))
         return Seconds(measured, projected + mixed - measured + self._small_s)
 
 
@@ -144,7 +150,8 @@ class _FittedAttention:
         self.project = _Projections(block, gpu, tp, 1 if latent else _GEMMS_PER_ATTENTION)
         self._heads = block.heads / tp if latent else 0.0
         # With the tokens dealt out, a rank works for the heads of `dcp` ranks on its share of the context.
-        self._kv_bytes = block.kv_bytes_per_token_rank(tp) / dcp
+        cached = block.cache_bytes_per_token
+        self._kv_bytes = (block.kv_bytes_per_token_rank(tp) if cached is None else cached) / dcp
         self._state_bytes = block.state_bytes / tp
         families = ("mla", "mla") if latent else _STATE_FAMILIES.get(block.kind, ("gqa", "gqa"))
         self._prefill, first = curve(f"{families[0]}_prefill", gpu)

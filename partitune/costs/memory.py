@@ -63,6 +63,8 @@ class MemorySettings:
     drafter_embedding: bool = False  # the drafter there reads the target's embedding
     vision: bool = True  # the vision tower, where the checkpoint has one, is loaded: on the first stage
     copies: ReplicatedEmbeddings = ReplicatedEmbeddings()
+    redundant_experts: int = 0  # copies of routed experts in every layer, spread like the experts themselves
+    offloaded_bytes: int = 0  # weights of layers that every GPU leaves in the host's memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class StageMemory:
     #: The engine may use: ceil(total * utilisation), and never what is reserved. With a static share: runtime, weights
     #: and KV.
     budget_bytes: int
-    layer_weight_bytes: float
+    layer_weight_bytes: float  # of what lies on the GPU
     edge_weight_bytes: float  # embedding, head and norm, drafter, vision tower
     activation_bytes: float  # peak of the profile run
     receive_bytes: float  # persistent buffer for the hand-off, and the residual bank of K3
@@ -156,7 +158,7 @@ class MemoryModel:
     def __init__(self, architecture: Architecture, placement: Placement, settings: MemorySettings) -> None:
         self.architecture, self.placement, self.settings = architecture, placement, settings
         layers, layout = architecture.layers, placement.layout
-        self._layer_bytes = [_layer_bytes(layer, layout) for layer in layers]
+        self._layer_bytes = [layer_rank_bytes(layer, layout, settings.redundant_experts) for layer in layers]
         self._weights = np.concatenate([[0.0], np.cumsum(self._layer_bytes)])
         tokens = -(-settings.max_num_batched_tokens // layout.pcp)  # of one rank
         self._token_bytes = tokens * architecture.hidden_size * architecture.dtype_bytes
@@ -174,7 +176,9 @@ class MemoryModel:
             total_bytes=gpu.memory_bytes,
             reserved_bytes=reserved,
             budget_bytes=self._budget(stage),
-            layer_weight_bytes=float(self._weights[stop] - self._weights[first]),
+            layer_weight_bytes=max(
+                0.0, float(self._weights[stop] - self._weights[first]) - self.settings.offloaded_bytes
+            ),
             edge_weight_bytes=self._edge_weights(stage),
             activation_bytes=max(self._peaks[first:stop], default=3.0 * self._token_bytes),
             receive_bytes=handoff + self._bank(stop),
@@ -200,7 +204,7 @@ class MemoryModel:
         layers, stages = len(self.architecture.layers), self.placement.layout.pp
         boundaries = np.arange(layers + 1)
         held_layers = boundaries - boundaries[:, np.newaxis]  # stop - first
-        weights = self._weights - self._weights[:, np.newaxis]
+        weights = np.maximum(self._weights - self._weights[:, np.newaxis] - self.settings.offloaded_bytes, 0.0)
         largest = _largest_of_spans(self._layer_bytes)
         activations = _largest_of_spans(self._peaks)
         banks = np.array([self._bank(stop) for stop in range(layers + 1)])
@@ -296,16 +300,18 @@ def _largest_of_spans(per_layer: list[float]) -> Floats:
     return spans
 
 
-def _layer_bytes(layer: Layer, layout: Layout) -> float:
+def layer_rank_bytes(layer: Layer, layout: Layout, redundant_experts: int = 0) -> float:
     """Weights of a layer on one rank; norms are whole on each, routed experts spread over all ranks of the stage.
 
     Where tokens are cut over the tensor ranks before the experts, every rank holds the shared experts whole (vLLM 0.32
-    `model_executor/models/deepseek_v2.py`, disable_tp).
+    `model_executor/models/deepseek_v2.py`, disable_tp). Copies of experts are physical experts like the others (vLLM
+    0.33 `layers/fused_moe/layer.py` determine_expert_counts; SGLang 0.5.23 `models/deepseek_v2.py`).
     """
     moe = layer.ffn.kind is Ffn.MOE
     whole = layout.sequence_parallel_moe and moe
     blocks = rank_bytes(layer.attention, layout.tp) + rank_bytes(layer.ffn, 1 if whole else layout.tp)
-    routed = layer.ffn.routed_bytes / layout.stage_gpus
+    copies = redundant_experts * layer.ffn.expert_bytes if moe else 0.0
+    routed = (layer.ffn.routed_bytes + copies) / layout.stage_gpus
     if moe and layout.balancing_slots is not None:
         routed = layer.ffn.routed_bytes + layout.balancing_slots * layer.ffn.expert_bytes
     return blocks + routed + 2.0 * layer.other_params

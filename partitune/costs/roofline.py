@@ -24,12 +24,14 @@ from partitune.costs.blocks import (
 from partitune.costs.collectives import ContextRanks, ExpertExchange, TensorParallelGroup
 from partitune.costs.cost_model import Batch, Floats, Seconds
 from partitune.costs.fitted import Origin, curve
+from partitune.costs.host_reads import HostReads, Offloaded
 from partitune.costs.kernel_names import kernel_names
 from partitune.costs.measured.operations import MeasuredEngine, kernels_on
 from partitune.costs.measured.tables import PACKAGE, installed_release
 from partitune.costs.stages import BoundStages, HandOff, StageCounts
 from partitune.errors import SpecError
 from partitune.hardware.gpus import Gpu
+from partitune.hardware.links import link_to_host
 from partitune.hardware.placement import Placement
 from partitune.models.architecture import Architecture, Attention, AttentionBlock, Ffn, FfnBlock
 
@@ -146,6 +148,7 @@ class RooflineCosts:
         placement: GPUs, links and nodes of the stages.
         expert_kernel: which routed-expert kernel the engine runs (`moe/…` of fitted_constants.json); default by dtype.
         measured_engine: the engine whose measured kernels are used where there are any; None: the roofline alone.
+        offloaded: weights that every step reads from the host; None: all lie on the GPUs.
 
     Raises:
         SpecError: the expert kernel has no constants.
@@ -158,8 +161,10 @@ class RooflineCosts:
         *,
         expert_kernel: str | None = None,
         measured_engine: MeasuredEngine | None = None,
+        offloaded: Offloaded | None = None,
     ) -> None:
         self.architecture, self.placement = architecture, placement
+        self._host_reads = HostReads(architecture, placement.layout, offloaded) if offloaded else None
         self.expert_kernel = expert_kernel or default_expert_kernel(architecture)
         self._measured_engine, layers = measured_engine, architecture.layers
         attention = list(dict.fromkeys(layer.attention for layer in layers))
@@ -204,6 +209,9 @@ class RooflineCosts:
         borrowed = sorted({f"{o.operation} from {o.system}" for o in origins if not o.measured})
         if borrowed:
             parts.append(f"extrapolated: {', '.join(borrowed)}")
+        if self._host_reads:
+            links = sorted({link_to_host(gpu).name for gpu in self.placement.gpus})
+            parts.append(f"weights in the host read over {', '.join(links)}, at the least")
         if self.placement.tensor_link:
             parts.append(f"all-reduces over nodes put together: gathers inside one, {self.placement.tensor_link.name}")
         known = any(layer.attention.kind is Attention.KDA for layer in self.architecture.layers)
@@ -234,13 +242,17 @@ class RooflineCosts:
         return self._host.copy() if batch.prefill_tokens else np.zeros_like(self._host)
 
     def edge_s(self, stage: int, batch: Batch) -> float:
-        """Seconds outside the layers: embedding on the first stage, norm + head + sampler on the last."""
+        """Seconds outside the layers: embedding on the first stage, head and sampler on the last, the host on each."""
         return sum(self._edge(stage, batch))
 
     def _edge(self, stage: int, batch: Batch) -> Seconds:
         costs = self._gpus[self._gpu_of_stage[stage]]
-        first = costs.embedding(batch) if stage == 0 else _NOTHING
-        return first.plus(costs.end(batch) if stage == self.placement.layout.pp - 1 else _NOTHING)
+        seconds = costs.embedding(batch) if stage == 0 else _NOTHING
+        if stage == self.placement.layout.pp - 1:
+            seconds = seconds.plus(costs.end(batch))
+        if self._host_reads is None:
+            return seconds
+        return seconds.plus(Seconds(0.0, self._host_reads.seconds(self.placement.gpus[stage], batch.tokens)))
 
     def stage_costs(self, partition: Sequence[int]) -> BoundStages:
         """Bind a partition (layers per stage, in order).

@@ -91,9 +91,8 @@ class BoundStages:
                 seconds_of = per_gpu[counts.gpu][block]
                 measured += count * seconds_of.measured
                 fitted += count * seconds_of.fitted
-            if stage in (0, self.stages - 1):
-                edge = self._edge(stage, batch)
-                measured, fitted = measured + edge.measured, fitted + edge.fitted
+            edge = self._edge(stage, batch)
+            measured, fitted = measured + edge.measured, fitted + edge.fitted
             host = max(0.0, counts.host_s - measured - fitted) if batch.prefill_tokens else 0.0
             seconds.append(StageSeconds(measured, fitted, host))
         return tuple(seconds)

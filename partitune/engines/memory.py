@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from partitune.costs.cost_model import Floats
+from partitune.costs.host_reads import Offloaded
 from partitune.costs.memory import MemorySettings
 from partitune.engines.deployment import Deployment
+from partitune.models.architecture import Architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,22 @@ class KvCache:
 
 
 class Memory(Protocol):
-    """How one engine uses the memory of its GPUs."""
+    """How one engine uses the memory of its GPUs. What has a body here holds where an engine says nothing else."""
+
+    #: Flags by which alone `stored` and `offloaded` answer otherwise than without flags.
+    storing_flags: ClassVar[Sequence[str]] = ()
+
+    def stored(self, deployment: Deployment) -> Architecture:
+        """The model as this start keeps it: weights quantised while loading, KV of the type that the flags name.
+
+        Raises:
+            SpecError: a type that the engine does not take for this model.
+        """
+        return deployment.architecture
+
+    def offloaded(self, deployment: Deployment) -> Offloaded | None:  # noqa: ARG002  (the protocol's)
+        """Weights that every GPU leaves in its host's memory; None: it leaves none."""
+        return None
 
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """What decides the memory of a stage, from the engine's own flags."""

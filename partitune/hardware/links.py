@@ -7,9 +7,11 @@ point-to-point data for anything newer than H100 does not exist, so those entrie
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from partitune.errors import nearest, not_known
+from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 
 
@@ -44,6 +46,7 @@ _ROWS: tuple[tuple[str, float, float, str], ...] = (
     ("pcie4", 10, 19, "measured: aiconfigurator-core 0.12.0, slope of the 2-GPU all-reduce on L40S"),
     ("pcie4-host", 8.5, 4.0, _MEASURED.format("A40, same node")),
     ("pcie3", 10, 9.5, _SCALED.format("pcie4 at half the line rate")),
+    ("nvlink-c2c", 10, 270, _SCALED.format("450 GB/s between Grace and its GPU at pcie4's 60 % of the line rate")),
     ("pcie5", 10, 38, _SCALED.format("pcie4 at twice the line rate")),
     ("infiniband-200g", 18.5, 17, _SCALED.format("infiniband-400g at half the line rate")),
     ("infiniband-400g", 18.5, 34, _MEASURED.format("H100 DGX, across nodes")),
@@ -67,6 +70,25 @@ def link(name: str) -> Link:
     if name.casefold() in LINKS:
         return LINKS[name.casefold()]
     raise not_known("link", name, nearest(name, LINKS, most=3), LINKS)
+
+
+#: What joins a GPU to the memory of its host, by generation.
+_TO_HOST: Mapping[Generation, str] = {
+    **dict.fromkeys((Generation.VOLTA, Generation.VOLTA_PCIE, Generation.TURING), "pcie3"),
+    **dict.fromkeys((Generation.BLACKWELL_RACK, Generation.BLACKWELL_DESK), "nvlink-c2c"),
+    **dict.fromkeys(
+        (
+            Generation.HOPPER, Generation.HOPPER_H800, Generation.HOPPER_PCIE, Generation.BLACKWELL,
+            Generation.BLACKWELL_PCIE, Generation.CDNA3, Generation.CDNA4, Generation.GAUDI,
+        ),
+        "pcie5",
+    ),
+}  # fmt: skip
+
+
+def link_to_host(gpu: Gpu) -> Link:
+    """What one of these GPUs reads its host's memory through: PCIe of its generation, or Grace's own link."""
+    return LINKS[_TO_HOST.get(gpu.generation, "pcie4")]
 
 
 def link_in_node(gpu: Gpu) -> Link:

@@ -69,6 +69,7 @@ class AttentionBlock(Block):
     flops_per_pair: float = 0.0  # score and value products per (new token, context token) pair; 0 for state kinds
     kv_bytes_per_token: int = 0  # in a 16-bit cache, all KV heads, an indexer's keys included; 0 for state kinds
     index_bytes_per_token: int = 0  # of these: an indexer's keys, whole on every rank, whatever type the cache has
+    cache_bytes_per_token: float | None = None  # what a rank's kernels read of it in another type; None: 16 bits
     packed_kv: bool = False  # the model fixes the format of its entries, and no cache type changes it (DeepSeek-V4)
     key_width: int = 0  # elements of one key head, where values are narrower or wider; 0: as wide as they
     shards: int = 1  # KV heads: a TP rank holds 1/min(tp, shards) of the KV. MLA: 1 (each rank holds it whole)
@@ -194,7 +195,14 @@ class Architecture:
     notes: tuple[str, ...] = ()  # what the reader could not know and assumed, of little weight
     doubts: tuple[str, ...] = ()  # the same where every figure hangs on it: it stands beside every figure
     quantisation: str = ""  # method that the checkpoint's config names, as the engines look it up; empty: none
+    config: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)  # what it was read from
     repository: str | None = None  # hub id of a catalog model (`moonshotai/Kimi-K3`), what an engine is told to serve
+
+    @property
+    def served_class(self) -> str:
+        """The class that an engine builds: of the whole config, where `architecture` is the language model's."""
+        names = self.config.get("architectures")
+        return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else self.architecture
 
     @property
     def params(self) -> int:

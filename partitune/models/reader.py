@@ -136,6 +136,7 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
         residual_block=stack.residual_block,
         handoff_base=stack.handoff_base,
         quantisation=named_method(text),
+        config=config,
         notes=tuple(notes),
         doubts=(*stack.doubts, *stored_doubts, *_counted(outer, read_bytes + 2.0 * vision.params), *_stated(outer)),
     )
@@ -218,6 +219,13 @@ def _counted(outer: Fields, read_bytes: float) -> tuple[str, ...]:
 def _stated(outer: Fields) -> tuple[str, ...]:
     keys = [str(key) for key in outer.sequence(_STATED) or [] if key != "weight_bits"]
     return (f"the search space states {', '.join(keys)} of the model's config",) if keys else ()
+
+
+def quantised(architecture: Architecture, section: Mapping[str, object]) -> Architecture:
+    """The same model with its 16-bit weights stored as a `quantization_config` says; what it keeps stays as it is."""
+    config = {**architecture.config, "quantization_config": section, INDEX_BYTES: None}
+    read = read_architecture(config, name=architecture.name, source=architecture.source)
+    return replace(read, repository=architecture.repository, doubts=architecture.doubts, notes=architecture.notes)
 
 
 def _class_name(fields: Fields) -> str:

@@ -94,7 +94,7 @@ class Planner:
         limits = problem.engine.cut_limits(problem.architecture, problem.version)
         self._windows = allowed_windows(problem.architecture, limits, bounds)
         self._seeds = {f"seed-{index}": seed for index, seed in enumerate(seeds, start=1)}
-        self._times = StageTimes(problem)
+        self._times: dict[int, StageTimes] = {}
         self._fronts: dict[tuple[tuple[str, FlagValue], ...], tuple[Solution, ...] | InfeasibleSpace] = {}
         self._answers: dict[tuple[str, tuple[tuple[str, FlagValue], ...]], Partition] = {}
 
@@ -149,12 +149,19 @@ class Planner:
 
     def stage_times(self, flags: Mapping[str, FlagValue]) -> Floats:
         """Seconds of the whole load, as `_works` has it, per (stage, first layer, end layer), with hand-offs."""
-        slowest: Floats = np.maximum.reduce([self._times.tensor(work) for work in self._works(flags)])
+        slowest: Floats = np.maximum.reduce([self._times_of(flags).tensor(work) for work in self._works(flags)])
         return slowest
 
     def fluid_bound_s(self, flags: Mapping[str, FlagValue]) -> float:
         """Seconds of the whole load below which no partition brings the slowest stage."""
-        return max(self._times.fluid_bound_s(work) for work in self._works(flags))
+        return max(self._times_of(flags).fluid_bound_s(work) for work in self._works(flags))
+
+    def _times_of(self, flags: Mapping[str, FlagValue]) -> StageTimes:
+        """Those of the model as these flags keep it; a problem remembers each of them, so that it stands for itself."""
+        served = self._problem.served(flags)
+        if id(served) not in self._times:
+            self._times[id(served)] = StageTimes(served)
+        return self._times[id(served)]
 
     def _answer(self, plan: str, flags: Mapping[str, FlagValue]) -> Partition:
         """The other exact answer of that name, where it is worth a candidate of its own; else the exact plan's."""
@@ -187,7 +194,7 @@ class Planner:
             InfeasibleSpace: no partition fits.
         """
         chunk, chunks = self._chunk(flags)
-        times = self._times.tensor([(chunk, 1.0)])
+        times = self._times_of(flags).tensor([(chunk, 1.0)])
         return minimise_ttft(np.where(self.allowed(flags), times, np.inf), chunks).partition
 
     def prompt_s(self, partition: Sequence[int], flags: Mapping[str, FlagValue]) -> float:
@@ -196,9 +203,9 @@ class Planner:
         A flow shop; what attention adds from chunk to chunk is spread evenly.
         """
         chunk, chunks = self._chunk(flags)
-        seconds = along(self._times.tensor([(chunk, 1.0)]), partition)
+        seconds = along(self._times_of(flags).tensor([(chunk, 1.0)]), partition)
         # On its way the prompt is handed over once; the stages on both sides are taken up by it.
-        handed_s = sum(self._problem.costs.stage_costs(partition).transfer_s(chunk.tokens))
+        handed_s = sum(self._problem.served(flags).costs.stage_costs(partition).transfer_s(chunk.tokens))
         return float(seconds.sum() - handed_s + (chunks - 1) * seconds.max())
 
     def _chunk(self, flags: Mapping[str, FlagValue]) -> tuple[Batch, int]:
@@ -222,7 +229,7 @@ class Planner:
         works = [part.rank_load.typical_batches(flow) for part in parts]
         if len(works) == 1:
             return tuple(works)
-        seconds = [self._times.fluid_bound_s(work) for work in works]
+        seconds = [self._times_of(flags).fluid_bound_s(work) for work in works]
         if mix.over is Over.WORST:
             tokens = [part.rank_load.output_tokens for part in parts]
             _, fewest = max(zip((s / own for s, own in zip(seconds, tokens, strict=True)), tokens, strict=True))

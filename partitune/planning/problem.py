@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from partitune.candidate import FlagValue, Objective
 from partitune.costs.cost_model import CostModel
+from partitune.costs.host_reads import Offloaded
 from partitune.costs.roofline import RooflineCosts
 from partitune.engines.deployment import Deployment
 from partitune.engines.engine import Engine
@@ -33,7 +34,7 @@ class Problem:
 
     name: str
     model: str  # as the engine is told: a catalog name or a path
-    architecture: Architecture
+    architecture: Architecture  # as the checkpoint has it; of `served`, as a start keeps it
     placement: Placement
     engine: Engine
     version: str
@@ -49,6 +50,14 @@ class Problem:
     zone: float  # relative difference below which two figures count as equal
     costs: CostModel
     cluster: Machines
+    #: What engine starts are asked with where `architecture` is as one of them keeps it; None: `architecture` itself.
+    checkpoint: Architecture | None = None
+    stored_by: tuple[FlagValue | None, ...] | None = None  # the flags that `architecture` is kept by
+    kernels_of: Engine | None = None  # whose kernel times `costs` has; None: those of `engine`
+    #: The same as other flags keep it, by those flags.
+    _as_stored: dict[tuple[FlagValue | None, ...], Problem] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
     #: The same on other layouts, as far as they were asked for.
     _on_layout: dict[str, Problem] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -62,9 +71,33 @@ class Problem:
             return self
         if name not in self._on_layout:
             placement = self.placed(layout_named(name, self.layout))
-            costs = roofline_costs(self.architecture, placement, self.engine)
+            costs = roofline_costs(self.architecture, placement, self.kernels_of or self.engine)
             self._on_layout[name] = replace(self, placement=placement, costs=costs)
         return self._on_layout[name]
+
+    def served(self, flags: Mapping[str, FlagValue]) -> Problem:
+        """The same problem with the model as a start with these flags keeps it, and what its kernels then take.
+
+        Itself where the engine takes none of its flags to store anything otherwise, or refuses what they say: then the
+        start is refused where its rules are checked, or its KV is planned.
+        """
+        start = self.start(flags)
+        key = tuple(start.flags.get(name) for name in self.engine.storing_flags)
+        if key == self.stored_by:
+            return self
+        if key not in self._as_stored:
+            self._as_stored[key] = self._stored(start, key)
+        return self._as_stored[key]
+
+    def _stored(self, start: Deployment, key: tuple[FlagValue | None, ...]) -> Problem:
+        try:
+            stored, offloaded = self.engine.stored(start), self.engine.offloaded(start)
+        except SpecError:
+            return self
+        if stored is self.architecture and offloaded is None:
+            return self
+        costs = roofline_costs(stored, self.placement, self.kernels_of or self.engine, offloaded)
+        return replace(self, architecture=stored, checkpoint=start.architecture, stored_by=key, costs=costs)
 
     def under(self, version: str, runner: str) -> Problem:
         """The same problem served by another release of the engine, and another model runner."""
@@ -72,7 +105,7 @@ class Problem:
 
     def with_kernels_of(self, other: Engine) -> Problem:
         """The same problem, scheduled by its own engine, with the kernel times of another one."""
-        return replace(self, costs=roofline_costs(self.architecture, self.placement, other))
+        return replace(self, kernels_of=other, costs=roofline_costs(self.architecture, self.placement, other))
 
     def placed(self, layout: Layout) -> Placement:
         """Where `layout` puts the stages on the cluster.
@@ -138,7 +171,7 @@ class Problem:
         """The engine start of these flags; without a partition the engine splits by itself."""
         return Deployment(
             version=self.version,
-            architecture=self.architecture,
+            architecture=self.checkpoint or self.architecture,
             layout=self.layout,
             gpu=self.placement.gpus[0],
             flags={**self.baseline, **flags},
@@ -180,7 +213,11 @@ class Problem:
         return billed
 
 
-def roofline_costs(architecture: Architecture, placement: Placement, chosen: Engine) -> CostModel:
+def roofline_costs(
+    architecture: Architecture, placement: Placement, chosen: Engine, offloaded: Offloaded | None = None
+) -> CostModel:
     """What layers cost on these GPUs, by the roofline and by what was measured under this engine."""
     kernel = chosen.expert_kernel(architecture, placement.gpus[0])
-    return RooflineCosts(architecture, placement, expert_kernel=kernel, measured_engine=chosen.measured)
+    return RooflineCosts(
+        architecture, placement, expert_kernel=kernel, measured_engine=chosen.measured, offloaded=offloaded
+    )

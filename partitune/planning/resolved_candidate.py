@@ -36,7 +36,7 @@ class ResolvedCandidate:
         Raises:
             SpecError: not the name of a layout, or the cluster cannot hold it.
         """
-        self.problem = problem.on(candidate.layout)
+        self.problem = problem.on(candidate.layout).served(candidate.flags)
         self.candidate = candidate
         self.partition = Partition(candidate.partition)
         #: The engine start: the search space's flags overlaid with the candidate's.
@@ -82,6 +82,7 @@ class ResolvedCandidate:
 
 def kv_bytes_tensor(problem: Problem, deployment: Deployment) -> Floats:
     """Bytes per GPU for KV, by [stage, first layer, end layer]; -inf where the stage does not fit."""
+    problem = problem.served(deployment.flags)
     free, given = _memory_model(problem, deployment).kv_tensor(), _fixed_kv_bytes(problem, deployment)
     return free if given is None else np.where(np.isfinite(free), float(given), free)
 

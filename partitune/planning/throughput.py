@@ -48,7 +48,7 @@ def predicted_output_tok_s(problem: Problem, partition: Sequence[int], flags: Ma
     with suppress(InfeasibleSpace, OutOfMemory):
         fit = int(ResolvedCandidate(problem, Candidate(tuple(partition), flags)).kv_cache.tokens / context)
         flow = replace(flow, max_requests=max(1, min(flow.max_requests, fit)))
-    in_flight, costs, seconds = load.cohorts(flow), problem.costs.stage_costs(partition), 0.0
+    in_flight, costs, seconds = load.cohorts(flow), problem.served(flags).costs.stage_costs(partition), 0.0
     for batch, count in load.typical_batches(flow):
         handed = (0.0, *costs.transfer_s(batch.tokens), 0.0)
         stage_s = [

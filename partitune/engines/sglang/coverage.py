@@ -17,6 +17,8 @@ _MODELLED, _NOT, _NONE = Effect.MODELLED, Effect.NOT_MODELLED, Effect.NONE
 
 SGLANG_COVERAGE: Mapping[str, Covered] = covered((
     (_MODELLED, "", """
+        kv_cache_dtype mamba_full_memory_ratio quantization cpu_offload_gb ep_num_redundant_experts
+        language_model_only enable_multimodal
         pp_max_micro_batch_size pp_async_batch_depth max_running_requests max_total_tokens page_size context_length
         max_mamba_cache_size mem_fraction_static chunked_prefill_size max_prefill_tokens prefill_max_requests
         enable_dynamic_chunking enable_mixed_chunk prefill_decode_interval prefill_decode_interval_min_bs
@@ -57,14 +59,14 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         swa_prefix_tails mamba_radix_cache_strategy uses_mamba_radix_cache mamba_track_interval
         mamba_max_states_per_path enable_streaming_session
     """),
-    (_NOT, "every layer's pool is sized as one of full attention in the type of the config", """
-        kv_cache_dtype qsa_indexer_dtype quantization_param_path swa_full_tokens_ratio disable_hybrid_swa_memory
+    (_NOT, "every layer's pool is sized as one of full attention in the type of the cache", """
+        qsa_indexer_dtype quantization_param_path swa_full_tokens_ratio disable_hybrid_swa_memory
         c128_page_size prefill_only_disable_kv_cache enable_page_major_kv_layout enable_unified_memory
         prefill_kv_cache_dequant_dtype enable_kv_cache_sharding enable_dsa_cache_layer_split
         enable_deepseek_v4_fp4_indexer
     """),
-    (_NOT, "states have the size of the config and the default share of the pool", """
-        mamba_full_memory_ratio mamba_ssm_dtype enable_mamba_cache_stochastic_rounding mamba_cache_philox_rounds
+    (_NOT, "states have the size of the config", """
+        mamba_ssm_dtype enable_mamba_cache_stochastic_rounding mamba_cache_philox_rounds
         enable_int8_mamba_checkpoint int8_mamba_ckpt_size enable_linear_replayssm linear_replayssm_cache_len
         enable_linear_replayssm_spec
     """),
@@ -110,8 +112,8 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         flashinfer_allreduce_fusion_backend enable_aiter_allreduce_fusion disable_aiter_allreduce_fusion_in_prefill
         disable_aiter_allreduce_fusion_in_decode enable_fused_moe_sum_all_reduce enable_p2p_check
     """),
-    (_NOT, "experts are spread evenly but for `parallel.expert_imbalance`, and none is copied", """
-        ep_num_redundant_experts ep_dispatch_algorithm init_expert_location enable_eplb eplb_algorithm
+    (_NOT, "experts are spread evenly but for `parallel.expert_imbalance`", """
+        ep_dispatch_algorithm init_expert_location enable_eplb eplb_algorithm
         eplb_rebalance_num_iterations eplb_rebalance_layers_per_chunk eplb_min_rebalancing_utilization_threshold
         enable_waterfill elastic_ep_backend enable_elastic_expert_backup ep_join_mode elastic_ep_scale_timeout
         ep_join_rank_offset elastic_ep_initial_size max_ep_size
@@ -131,14 +133,14 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         enable_two_batch_overlap enable_single_batch_overlap tbo_token_distribution_threshold
     """),
     (_NOT, "weights stay on the GPU and pay no transfer", """
-        cpu_offload_gb offload_group_size offload_num_in_group offload_prefetch_step offload_mode
+        offload_group_size offload_num_in_group offload_prefetch_step offload_mode
         ple_offload_embedding ple_offload_backend ple_offload_dir enable_paged_experts paged_experts_num_resident
         kt_weight_path kt_method kt_cpuinfer kt_threadpool_count kt_num_gpu_experts
         kt_max_deferred_experts_per_token enable_weights_cpu_backup enable_draft_weights_cpu_backup
         enable_memory_saver
     """),
     (_NOT, "weights and kernels are those of the checkpoint as it is stored", """
-        quantization modelopt_quant quantize_and_serve rl_quant_profile dtype json_model_override_args
+        modelopt_quant quantize_and_serve rl_quant_profile dtype json_model_override_args
     """),
     (_NOT, "adapters take memory and time that are not counted", """
         enable_lora enable_lora_overlap_loading max_lora_rank lora_target_modules lora_paths max_loaded_loras
@@ -146,7 +148,7 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         lora_use_virtual_experts lora_strict_loading lora_drain_wait_threshold
     """),
     (_NOT, "loads are text, and what a tower computes, caches or drops is not simulated", """
-        enable_multimodal language_only language_model_only encoder_only encoder_transfer_backend encoder_urls
+        language_only encoder_only encoder_transfer_backend encoder_urls
         encoder_bootstrap_port encoder_register_urls enable_adaptive_dispatch_to_encoder mm_attention_backend
         enable_broadcast_mm_inputs_process enable_prefix_mm_cache mm_enable_dp_encoder mm_process_config
         mm_processor_worker_num mm_io_worker_num media_url_max_file_size_mb mm_preprocess_cache_size_mb

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from partitune.costs.host_reads import Offloaded
 from partitune.costs.memory import MemorySettings
 from partitune.engines.coverage import left_out
 from partitune.engines.deployment import Deployment
@@ -23,7 +24,7 @@ from partitune.engines.sglang.coverage import SGLANG_COVERAGE
 from partitune.engines.sglang.cuts import CUT_RULES
 from partitune.engines.sglang.defaults import FEWEST_ROWS, capture_sizes, default_flags, effective_flags
 from partitune.engines.sglang.flags import SGLANG_FLAGS
-from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache
+from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache, rank_token_bytes
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.levers import levers
 from partitune.engines.sglang.logs import SglangReadout
@@ -40,6 +41,8 @@ from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.recording import Recording
 from partitune.engines.sglang.scheduler.settings import SGLANG_OVERHEADS, sglang_settings
+from partitune.engines.sglang.weights import QUANTISING, builds_tower, offloaded_bytes, redundant_experts
+from partitune.engines.stored import with_cache_bytes
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import OutOfMemory, Refused, SpecError
 from partitune.hardware.parallelism import RankOrder
@@ -83,6 +86,7 @@ class Sglang(Engine):
     cut_rules = CUT_RULES
     stages_of_states_since = Version(0, 5, 17)  # `model_executor/pool_configurator.py`; before, it divides by zero
     written_by_partitune = MappingProxyType({name: key for key, names in _WRITTEN.items() for name in names})
+    storing_flags = ("quantization", "kv_cache_dtype", "cpu_offload_gb")
     resolved_layout = staticmethod(resolved_layout)
     default_flags, effective_flags = staticmethod(default_flags), staticmethod(effective_flags)
     kv_cache, kv_blocks = staticmethod(kv_cache), staticmethod(kv_blocks)
@@ -99,7 +103,7 @@ class Sglang(Engine):
 
     def not_modelled(self, deployment: Deployment) -> Mapping[str, str]:
         """Flags that are set and change no figure here."""
-        return left_out(deployment.flags, SGLANG_COVERAGE, SGLANG_FLAGS, "SGLang")
+        return QUANTISING.left_out(deployment) | left_out(deployment.flags, SGLANG_COVERAGE, SGLANG_FLAGS, "SGLang")
 
     def rank_order(self, architecture: Architecture) -> RankOrder:
         """Attention data ranks lie inside a stage; replicas of a dense model each have a pipeline of their own."""
@@ -124,6 +128,19 @@ class Sglang(Engine):
             meaning="a request stays in one slot for life, and slots take turns on the stages",
         )
 
+    def stored(self, deployment: Deployment) -> Architecture:
+        """Weights as `quantization` has them, and KV of the type of the pool."""
+        architecture, kept = QUANTISING.stored(deployment), rank_token_bytes(deployment)
+        layers = deployment.architecture.layers
+        if list(kept) == [layer.attention.kv_bytes_per_token_rank(deployment.tp) for layer in layers]:
+            return architecture
+        return with_cache_bytes(architecture, kept)
+
+    def offloaded(self, deployment: Deployment) -> Offloaded | None:
+        """What `cpu_offload_gb` leaves in the host is copied before every step."""
+        left = offloaded_bytes(deployment.flags)
+        return Offloaded(left, copied=True) if left else None
+
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """Weights and KV share `mem_fraction_static` of what is free at start; a batch works in the rest."""
         flow, flags = self.flow(deployment), effective_flags(deployment)
@@ -134,7 +151,10 @@ class Sglang(Engine):
             graph_sizes=len(capture_sizes(deployment, flow.max_requests)),
             share_flag="mem_fraction_static",
             static_share=True,
+            vision=builds_tower(deployment.architecture, flags),
             copies=replicated_embeddings(deployment.architecture),
+            redundant_experts=redundant_experts(flags),
+            offloaded_bytes=offloaded_bytes(flags),
         )
 
     def fewest_kv_blocks(self, deployment: Deployment) -> int:  # noqa: ARG002  (the protocol's)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from partitune.engines.flags import Flag, FlagType, flag_table
 from partitune.engines.sglang.kv_layouts import KV_CACHE_TYPES
+from partitune.engines.sglang.weights import QUANTIZATION_CHOICES
 
 _ON, _INTEGER, _NUMBER, _TEXT = FlagType.ON, FlagType.INTEGER, FlagType.NUMBER, FlagType.TEXT
 _POLICIES = ("lpm", "random", "fcfs", "dfs-weight", "lof", "priority", "routing-key", "hrrn", "shortest-prefill-first")
@@ -48,6 +49,7 @@ prefill_max_requests page_size context_length max_mamba_cache_size
 _SWITCHED_ON = """
 enable_prefill_cp disable_custom_all_reduce disable_cuda_graph disable_decode_cuda_graph disable_cuda_graph_padding
 enable_dynamic_chunking disable_overlap_schedule enable_mixed_chunk enable_pdmux enable_multi_layer_eagle
+language_model_only language_only enable_eplb
 """
 
 SGLANG_FLAGS: Mapping[str, Flag] = flag_table(
@@ -73,6 +75,9 @@ SGLANG_FLAGS: Mapping[str, Flag] = flag_table(
         Flag("speculative_algorithm", _TEXT),
         Flag("disaggregation_mode", _TEXT, "null", choices=("null", "prefill", "decode")),
         Flag("kv_cache_dtype", _TEXT, "auto", choices=KV_CACHE_TYPES),
+        Flag("quantization", _TEXT, choices=QUANTIZATION_CHOICES),
+        Flag("cpu_offload_gb", _INTEGER, 0, low=0),
+        Flag("ep_num_redundant_experts", _INTEGER, 0, low=0),
         Flag("mamba_full_memory_ratio", _NUMBER, 0.9, low=0, above_low=True),
         Flag("cuda_graph_bs_decode", FlagType.SIZES),
     ),

@@ -96,6 +96,13 @@ def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats, float]:
     return np.array(tokens, dtype=np.float64), np.array(states, dtype=np.float64), workspace
 
 
+def rank_token_bytes(deployment: Deployment) -> tuple[float, ...]:
+    """What kernels read of one token of every layer on one rank, before tokens are dealt out to context ranks."""
+    dtype = str(effective_flags(deployment)["kv_cache_dtype"])
+    kept = (token_bytes(deployment, layer.attention, dtype) for layer in deployment.architecture.layers)
+    return tuple(each.dealt + each.whole for each in kept)
+
+
 def _state_to_kv(deployment: Deployment) -> float:
     given = deployment.flags.get("mamba_full_memory_ratio")
     return _STATE_TO_KV if given is None else float(given)

@@ -19,6 +19,7 @@ from partitune.engines.sglang.coverage import SGLANG_COVERAGE
 from partitune.engines.sglang.defaults import effective_flags, is_on
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.parallel_rules import has_experts
+from partitune.engines.sglang.weights import QUANTISING
 from partitune.errors import nearest
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture, Ffn
@@ -38,6 +39,7 @@ def check_sglang(deployment: Deployment) -> tuple[Violation, ...]:
         *_layout_faults(deployment),
         *_shape_faults(deployment, effective_flags(deployment)),
         *_mode_faults(deployment),
+        *QUANTISING.faults(deployment),
     )
 
 

@@ -21,7 +21,8 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
         max_cudagraph_capture_size cudagraph_capture_sizes long_prefill_token_threshold enforce_eager
         language_model_only enable_chunked_prefill enable_prefix_caching async_scheduling prefill_schedule_interval
         pipeline_parallel_size tensor_parallel_size data_parallel_size decode_context_parallel_size
-        prefill_context_parallel_size enable_expert_parallel all2all_backend disable_custom_all_reduce
+        prefill_context_parallel_size enable_expert_parallel all2all_backend disable_custom_all_reduce quantization
+        kv_cache_dtype_skip_layers cpu_offload_gb offload_backend offload_group_size eplb_config limit_mm_per_prompt
     """),
     (_NOT, DRAFTING, "speculative_config spec_method spec_model spec_tokens"),
     (_NOT, "the simulated scheduler does not heed it yet", """
@@ -39,22 +40,23 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
     """),
     (_NOT, "compiled graphs are those of the default level", "compilation_config optimization_level model_impl"),
     (_NOT, "weights and kernels are those of the checkpoint as it is stored", """
-        quantization quantization_config kv_cache_dtype_skip_layers dtype hf_overrides model_class_overrides
+        quantization_config dtype hf_overrides model_class_overrides
     """),
     (_NOT, "states keep the types and blocks of the model's config", """
         mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size enable_mamba_cache_stochastic_rounding
         mamba_cache_philox_rounds use_replayssm replayssm_buffer_len
     """),
-    (_NOT, "weights stay on the GPU and pay no transfer", """
-        cpu_offload_gb offload_backend cpu_offload_params offload_params offload_group_size offload_num_in_group
-        offload_prefetch_step
+    (_NOT, "weights that are fetched in groups, or by name, stay on the GPU here and pay no transfer", """
+        cpu_offload_params offload_params offload_num_in_group offload_prefetch_step
     """),
     (_NOT, "KV beyond the GPU's memory is not simulated", "kv_offloading_size kv_offloading_backend"),
     (_NOT, "the other side of a KV transfer, and the transfer, are not simulated", """
         kv_transfer_config kv_events_config ec_transfer_config ec_manager_config
     """),
-    (_NOT, "experts are spread evenly but for `parallel.expert_imbalance`, and none is copied", """
-        enable_eplb eplb_config expert_placement_strategy enable_elastic_ep elastic_ep_max_dp_size
+    (_NOT, "copies of experts take their bytes, and how evenly tokens then spread stays `parallel.expert_imbalance`",
+     "enable_eplb"),
+    (_NOT, "experts are spread evenly but for `parallel.expert_imbalance`", """
+        expert_placement_strategy enable_elastic_ep elastic_ep_max_dp_size
         enable_ep_weight_filter
     """),
     (_NOT, "micro-batches that overlap with communication are not simulated", """
@@ -71,7 +73,7 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
         default_mm_loras lora_modules max_lora_cls_labels
     """),
     (_NOT, "loads are text, and what a tower computes, caches or drops is not simulated", """
-        limit_mm_per_prompt mm_encoder_only mm_encoder_tp_mode mm_encoder_attn_backend mm_encoder_attn_dtype
+        mm_encoder_only mm_encoder_tp_mode mm_encoder_attn_backend mm_encoder_attn_dtype
         mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path mm_encoder_fp8_scale_save_margin
         mm_processor_kwargs mm_processor_device mm_processor_cache_gb mm_processor_cache_type
         mm_shm_cache_max_object_size_mb mm_tensor_ipc mm_ipc_gpu_memory_gb mm_device_do_normalize skip_mm_profiling

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from partitune.candidate import FlagValue
 from partitune.costs.cost_model import Floats
+from partitune.costs.host_reads import Offloaded
 from partitune.costs.memory import MemorySettings
 from partitune.engines.coverage import left_out
 from partitune.engines.deployment import Deployment
@@ -20,12 +21,14 @@ from partitune.engines.flags import whole_number
 from partitune.engines.memory import KvCache
 from partitune.engines.rules import Violation
 from partitune.engines.scheduling import Flow, Simulation
+from partitune.engines.stored import with_cache_bytes
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.coverage import VLLM_COVERAGE
 from partitune.engines.vllm.cuts import CUT_RULES
 from partitune.engines.vllm.defaults import capture_sizes, default_flags, effective_flags
 from partitune.engines.vllm.flags import VLLM_FLAGS
-from partitune.engines.vllm.kv_pages import cache_model
+from partitune.engines.vllm.kv_layouts import takes_another_type
+from partitune.engines.vllm.kv_pages import cache_model, layer_token_bytes
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, kv_cache, range_blocks
 from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
@@ -38,6 +41,8 @@ from partitune.engines.vllm.rules import check_vllm, draft_method
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.recording import Recording
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, vllm_settings
+from partitune.engines.vllm.weights import builds_tower, offloaded_bytes, quantising, redundant_experts
+from partitune.models.architecture import Architecture
 from partitune.simulation.run import Run
 
 #: Drafting methods whose last stage keeps the target's embedding (0.32 `model_executor/models/utils.py`).
@@ -76,6 +81,10 @@ class Vllm(Engine):
         "all2all_backend": "parallel.all2all_backend",
         "disable_custom_all_reduce": "parallel.all_reduce_backend",
     }
+    storing_flags = (
+        "quantization", "kv_cache_dtype", "kv_cache_dtype_skip_layers", "cpu_offload_gb", "offload_backend",
+        "offload_group_size",
+    )  # fmt: skip
     resolved_layout = staticmethod(resolved_layout)
     effective_flags = staticmethod(effective_flags)
     levers, other_starts = staticmethod(levers), staticmethod(other_starts)
@@ -90,7 +99,8 @@ class Vllm(Engine):
 
     def not_modelled(self, deployment: Deployment) -> Mapping[str, str]:
         """Flags that are set and change no figure here."""
-        return left_out(deployment.flags, VLLM_COVERAGE, VLLM_FLAGS, "vLLM")
+        named = left_out(deployment.flags, VLLM_COVERAGE, VLLM_FLAGS, "vLLM")
+        return quantising(deployment).left_out(deployment) | named
 
     def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """Defaults of budgets and memory, and whether it schedules ahead: False where it refuses the combination."""
@@ -114,6 +124,18 @@ class Vllm(Engine):
             meaning=choice.regime.sentence,
         )
 
+    def stored(self, deployment: Deployment) -> Architecture:
+        """Weights as `quantization` has them, and KV of the type of the cache."""
+        architecture, flags = quantising(deployment).stored(deployment), effective_flags(deployment)
+        if not takes_another_type(deployment, flags):
+            return architecture
+        return with_cache_bytes(architecture, layer_token_bytes(deployment, flags))
+
+    def offloaded(self, deployment: Deployment) -> Offloaded | None:
+        """Kernels read what `cpu_offload_gb` leaves in the host in place."""
+        left = offloaded_bytes(effective_flags(deployment))
+        return Offloaded(left, copied=False) if left else None
+
     def memory_settings(self, deployment: Deployment) -> MemorySettings:
         """What the profile run has in a batch, and the share of the GPU that the engine may use."""
         flags = effective_flags(deployment)
@@ -124,7 +146,9 @@ class Vllm(Engine):
             graph_sizes=len(capture_sizes(flags, deployment.gpu)),
             drafter=draft_method(flags) == "mtp",
             drafter_embedding=deployment.stages > 1 and draft_method(flags) in _DRAFTS_FROM_EMBEDDING,
-            vision=not flags.get("language_model_only", False),
+            vision=builds_tower(deployment.architecture, flags),
+            redundant_experts=redundant_experts(flags),
+            offloaded_bytes=offloaded_bytes(flags),
             copies=replicated_embeddings(
                 deployment.architecture, parse_version(deployment.version), v2=runs_v2(deployment)
             ),

@@ -59,6 +59,12 @@ def cache_type(deployment: Deployment, flags: Mapping[str, FlagValue]) -> str:
     return "fp8_e4m3" if given == "auto" and glm and recent and _tcgen05(deployment.gpu) else given
 
 
+def takes_another_type(deployment: Deployment, flags: Mapping[str, FlagValue]) -> bool:
+    """True where some layer's cache is not of the model's own 16 bits."""
+    auto = cache_type(deployment, flags) in SIXTEEN_BITS
+    return not auto or (_card(deployment.gpu) and str(flags["kv_cache_dtype"]) == "auto")
+
+
 def token_bytes(block: AttentionBlock, dtype: str, tp: int, gpu: Gpu) -> int:
     """Bytes of one token in the cache of one layer on one of `tp` ranks, an indexer's keys included.
 

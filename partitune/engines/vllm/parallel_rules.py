@@ -19,6 +19,7 @@ from partitune.engines.flags import mapping
 from partitune.engines.rules import head_faults, kv_heads
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.flags import ALL2ALL_BACKENDS, GATHERING
+from partitune.engines.vllm.weights import builds_tower
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.models.architecture import STATE_KINDS, Architecture, Attention, Ffn, FfnBlock
 
@@ -179,7 +180,7 @@ def _prefill_context(deployment: Deployment, effective: Effective) -> Faults:
         yield "pcp", message, "vLLM PRs 49246, 57075 (open)"
     if deployment.runner == "v1":
         yield "pcp", "pcp needs the V2 model runner", _VLLM_PY
-    if architecture.edges.vision_bytes and not effective.get("language_model_only"):
+    if architecture.edges.vision_bytes and builds_tower(architecture, effective):
         yield "pcp-images", "pcp takes no images; set language_model_only: true", _PCP_PY
     sparse = Attention.SPARSE in kinds
     if layout.dcp > 1 and not sparse:

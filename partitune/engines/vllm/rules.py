@@ -17,6 +17,7 @@ from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
 from partitune.engines.vllm.parallel_rules import LAYOUT_RULES, Effective, Faults, layout_flags
 from partitune.engines.vllm.pipelining import RUNNERS, choose_regime
+from partitune.engines.vllm.weights import quantising
 
 _FLAGS_READ = Version(0, 32)
 _DRAFT_ON_ONE_STAGE = Version(0, 32)
@@ -119,4 +120,8 @@ def draft_method(effective: Effective) -> str:
     return "mtp" if method.endswith("_mtp") else method
 
 
-_RULES = (_flags, _runner, _budgets, *LAYOUT_RULES, _contradiction, _pipeline, _speculation)
+def _quantization(deployment: Deployment, _: Effective) -> Faults:
+    yield from quantising(deployment).faults(deployment)
+
+
+_RULES = (_quantization, _flags, _runner, _budgets, *LAYOUT_RULES, _contradiction, _pipeline, _speculation)
