@@ -31,7 +31,7 @@ from partitune.planning.workload_mix import Over
 
 #: Points of the front the sampler may choose from.
 FRONT_PLANS = tuple(f"front-{index}" for index in range(5))
-EXACT_PLAN = FRONT_PLANS[0]
+EXACT_PLAN, MOST_KV_PLAN = FRONT_PLANS[0], FRONT_PLANS[-1]
 #: The planner's other exact answers: of unequal GPUs both leave the slower ones with few layers.
 LEAST_SUM_PLAN, FIRST_TOKEN_PLAN = "least-sum", "first-token"
 #: Share by which one of these has to be better, at what it is the answer to, to differ from the exact plan.

@@ -20,7 +20,7 @@ from partitune.engines.rules import FLAG_RULES, SIZE_RULES
 from partitune.errors import InfeasibleSpace, SpecError
 from partitune.partition import Partition
 from partitune.planning.candidate_layouts import searched
-from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS, Bounds, Planner, stage_bounds
+from partitune.planning.planner import EXACT_PLAN, FRONT_PLANS, MOST_KV_PLAN, Bounds, Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.solver import along
 from partitune.planning.throughput import fastest_first, predicted_output_tok_s
@@ -39,6 +39,7 @@ class Space:
     def __init__(self, problem: Problem, spec: SearchSpace) -> None:
         """Raises SpecError (with the file's line) for seeds, bounds or flags the model or the engine does not admit."""
         self.problem = problem
+        self._seeks_kv = any(objective.metric == "kv_tokens" for objective in spec.objectives)
         self._domains: dict[str, Domain] = {**spec.knobs.flags, **spec.knobs.env}
         self._fewest, self._most = spec.knobs.partition.min_layers, spec.knobs.partition.max_layers
         self._bounds = _bounds(problem, spec)
@@ -75,16 +76,18 @@ class Space:
         return {name: known[name] for name in self._domains if name in known}
 
     def first_proposals(self) -> Iterator[Submission]:
-        """The engine's default, the believed optimum (if anything fits), the seeds: all with the starting flags.
+        """The engine's default, the exact plans (if anything fits), the seeds: all with the starting flags.
 
-        Last what closed form believes to be the fastest flags.
+        The exact plan is the believed optimum; where KV memory is sought, the end of the front with the most of it is
+        one, too. Last what closed form believes to be the fastest flags.
         """
         start = self.starting_flags
         yield self._proposal(self.problem.default_partition, start, Origin.DEFAULT, DEFAULT_PLAN)
         for index, layout in enumerate(self._layouts):
             with suppress(InfeasibleSpace):
-                partition = self.planner_on(layout).partition(EXACT_PLAN, start)
-                yield self._proposal(partition, start, Origin.EXACT, EXACT_PLAN, layout)
+                for plan in (EXACT_PLAN, MOST_KV_PLAN) if self._seeks_kv else (EXACT_PLAN,):
+                    partition = self.planner_on(layout).partition(plan, start)
+                    yield self._proposal(partition, start, Origin.EXACT, plan, layout)
             if index == 0:
                 for number, (seed, flags) in enumerate(self._seeds, start=1):
                     yield self._proposal(seed, {**start, **flags}, Origin.SEED, f"seed-{number}")
