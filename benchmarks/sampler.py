@@ -5,8 +5,8 @@
 
 Decision: every candidate of a space is simulated once, so the optimum is known and a search costs no simulation. The
 real proposer searches. Nobody is given the opening (default, exact plan, seeds, closed form), which would hide what a
-sampler is worth, but for the last row, which is the whole search. Plain TPE is Optuna's as it comes, and pays a trial
-for every repeat. Medians over 20 seeds.
+sampler is worth, but for the last row, which is the whole search. Random draws are of different candidates, none twice.
+Plain TPE is Optuna's as it comes, and pays a trial for every repeat. Medians over 20 seeds.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import optuna
 
-from partitune.analysis.pareto import hypervolume
+from partitune.analysis.pareto import hypervolume, reference_point
 from partitune.candidate import Candidate, Objective, Outcome, Result
 from partitune.errors import InfeasibleSpace
 from partitune.execution.driver import run
 from partitune.execution.simulator_driver import SimulatorDriver
+from partitune.planning.defaults import completed
 from partitune.planning.resolve import resolve
 from partitune.search.proposers.axes import Axes, Point
 from partitune.search.proposers.optuna import OptunaProposer
@@ -38,14 +40,30 @@ from partitune.spec.search_space import SearchSpace
 
 SEEDS = 20
 COUNTS = (10, 20, 40)
-#: Search spaces of the table; the last ones with more values and a larger budget than they ship with.
-SPACES = ("tiny", "kimi-k3-pp8-tp2", "kimi-k3-pp8-tp2-h200", "llama-70b-pp4", "qwen3-235b-pp4-tp4")
+#: Shipped search spaces of the table.
+SPACES = (
+    "tiny",
+    "kimi-k3-pp8-tp2",
+    "kimi-k3-pp8-tp2-h200",
+    "kimi-k3-pp8-tp2-long",
+    "kimi-k3-pp8-tp2-sglang",
+    "kimi-k3-study",
+    "kimi-k3-study-prompt",
+    "deepseek-v3-pp4-tp8",
+    "llama-70b-pp4",
+    "llama-70b-pp4-mix",
+    "qwen3-235b-pp4-tp4",
+    "qwen3-235b-8xh100-layouts",
+)
+#: Shipped spaces that are searched with more values of two flags, too; those they ship with are among them.
 WIDENED = ("kimi-k3-pp8-tp2", "llama-70b-pp4")
 TOKENS = [384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384]
-REQUESTS = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+REQUESTS = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256]
+#: Small ones that were made for this.
+CASES = Path(__file__).parent / "search_cases"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Truth:
     """A space with every outcome."""
 
@@ -61,8 +79,11 @@ class Truth:
         problem = resolve(spec)
         space, driver = Space(problem, spec), SimulatorDriver(problem)
         results: dict[str, Result] = {}
-        points = []
-        for point in Axes(space.parameters).grid(0) or ():
+        points: list[tuple[Point, Candidate]] = []
+        axes = Axes(space.parameters)
+        rows = axes.every_row()
+        for row in () if rows is None else rows:
+            point = axes.point(row)
             with suppress(InfeasibleSpace):
                 candidate = space.decode(point).candidate
                 points.append((point, candidate))
@@ -89,19 +110,20 @@ class Truth:
         return regrets
 
     def share_of_front(self, tried: Sequence[Result]) -> float:
-        """Hypervolume of what was tried over that of all there is, seen from the same worst point."""
-        worst = [max(self.results.values(), key=lambda one, o=o: self._cost(one, o)) for o in self.objectives]  # type: ignore[misc]
-        everything = hypervolume([*self.results.values()], self.objectives)
-        return (hypervolume([*tried, *worst], self.objectives) - hypervolume(worst, self.objectives)) / (
-            everything - hypervolume(worst, self.objectives)
-        )
+        """Hypervolume of what was tried over that of all there is, seen from the same point."""
+        corner, whole = _hypervolume_of_all(self)
+        return hypervolume(tried, self.objectives, corner) / whole
 
     def _value(self, result: Result) -> float | None:
         return result.metric(self.objectives[0].metric) if result.outcome is Outcome.OK else None
 
-    def _cost(self, result: Result, objective: Objective) -> float:
-        value = result.metric(objective.metric) if result.outcome is Outcome.OK else None
-        return -np.inf if value is None else objective.cost(value)
+
+@cache
+def _hypervolume_of_all(truth: Truth) -> tuple[tuple[float, ...] | None, float]:
+    """The point from which a front is seen, and the volume of all there is."""
+    everything = [*truth.results.values()]
+    corner = reference_point(everything, truth.objectives)
+    return corner, hypervolume(everything, truth.objectives, corner)
 
 
 #: The results of a search of so many trials under a seed.
@@ -170,15 +192,21 @@ SEARCHES: dict[str, Search] = {
 }
 
 
+@cache
+def walks(truth: Truth, search: Search, seeds: int, trials: int) -> list[list[Result]]:
+    """What was tried under every seed."""
+    return [search(truth, seed, trials) for seed in range(seeds)]
+
+
 def median_regrets(truth: Truth, search: Search, seeds: int = SEEDS, counts: Sequence[int] = COUNTS) -> list[float]:
     """The median over seeds of the regret after each of so many trials."""
-    every = [truth.regrets(search(truth, seed, max(counts))) for seed in range(seeds)]
+    every = [truth.regrets(tried) for tried in walks(truth, search, seeds, max(counts))]
     return [median(regrets[min(count, len(regrets)) - 1] for regrets in every) for count in counts]
 
 
 def median_shares(truth: Truth, search: Search, seeds: int = SEEDS, counts: Sequence[int] = COUNTS) -> list[float]:
     """The median over seeds of the share of the hypervolume that is filled after each of so many trials."""
-    every = [search(truth, seed, max(counts)) for seed in range(seeds)]
+    every = walks(truth, search, seeds, max(counts))
     return [median(truth.share_of_front(tried[:count]) for tried in every) for count in counts]
 
 
@@ -188,11 +216,19 @@ def widened(name: str) -> SearchSpace:
     return with_settings(SearchSpace.load(name), knobs)  # type: ignore[arg-type]
 
 
+def case(name: str) -> SearchSpace:
+    """One of the small spaces."""
+    return SearchSpace.load(str(CASES / f"{name}.yaml"))
+
+
 def _specs(names: Sequence[str]) -> Iterator[tuple[str, SearchSpace]]:
     for name in names or SPACES:
         yield Path(name).stem, SearchSpace.load(name)
-    for name in () if names else WIDENED:
-        yield f"{name}, widened", widened(name)
+    if not names:
+        for name in WIDENED:
+            yield f"{name}, widened", widened(name)
+        for path in sorted(CASES.glob("*.yaml")):
+            yield path.stem, case(path.stem)
 
 
 def main(names: Sequence[str]) -> None:
@@ -202,7 +238,7 @@ def main(names: Sequence[str]) -> None:
     print(f"| search space | candidates | searched by | regret % @ {counts} | front filled % @ {counts} | ms an ask |")
     print("|---|---|---|---|---|---|")
     for label, spec in _specs(names):
-        truth = Truth.of(spec)
+        truth = Truth.of(completed(spec))
         for how, search in SEARCHES.items():
             begin = time.process_time()
             regrets = median_regrets(truth, search)

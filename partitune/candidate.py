@@ -79,13 +79,13 @@ class Origin(StrEnum):
 
     DEFAULT = "default"  # the engine's own split with its own flags, which all others are compared with
     BASELINE = "baseline"  # what runs at the site today
-    EXACT = "exact"  # the planner's least slowest stage under the starting flags
+    EXACT = "exact"  # the planner: least slowest stage, or most KV blocks, under the starting flags
     SEED = "seed"  # a vector that a person wrote
     PREDICTED = "predicted"  # what closed form believes to be the fastest
-    ENUMERATED = "enumerated"  # a point of a finite space whose points are walked through
+    ENUMERATED = "enumerated"  # a point of a finite space whose points are walked through; written by former releases
     DESCENT = "descent"  # a neighbour of the best: one flag or one layer away
-    SAMPLER = "sampler"  # Optuna's model of what was told
-    RANDOM = "random"  # a random draw: nothing is modelled yet, or the model has nothing new
+    SAMPLER = "sampler"  # the sampler's model of what was told
+    RANDOM = "random"  # a random draw: nothing is modelled yet
     REFIT = "refit"  # solved again with stage times that were measured
     CLOSING = "closing"  # found by the analysis with which a search ends
     FINAL = "final"  # a finalist's or the default's run on fresh servers

@@ -1,102 +1,160 @@
-"""The points of a space in the numbers of Optuna's parameters, and back.
+"""The points of a space as rows of numbers, as Optuna's parameters, and back.
 
-Decision: a list of numbers is an order and not a set of names, so it is told to the sampler as places along the sorted
-list: that 4096 is a neighbour of 8192 is known before anything is tried. A parameter with one value is left out, since
-there is nothing to propose. Parameters stand in the order of their names: a stored search space has lost the order its
-flags were written in, and samplers draw one after the other.
+Decision: a list of numbers is an order and not a set of names, so it stands by places along the sorted list: that 4096
+is a neighbour of 8192 is known before anything is tried. In a row whatever has an order runs from 0 to 1, the rest is a
+number that only equality means something of. A parameter with one value is left out, since there is nothing to propose.
+Parameters stand in the order of their names: a stored search space has lost the order its flags were written in.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import random
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from partitune.candidate import FlagValue
-from partitune.spec.domains import Domain, WholeRange
+from partitune.search.proposers.gaussian_process import Flags, Floats
+from partitune.spec.domains import Domain, RealRange, WholeRange
 
-#: Largest number of points of a space whose points are walked through.
-GRID_LIMIT = 50_000
+#: Points of the largest space that is counted through.
+COUNTED = 10_000
+#: How far a neighbour is as a rule, as a share of a parameter's range; which share of what has an order is so near.
+NEAR, LITTLE = 0.05, 0.75
 #: A value for every parameter that varies.
 Point = Mapping[str, FlagValue]
-#: Internal values of many points by parameter, as Optuna's samplers hold them.
-Columns = dict[str, NDArray[np.float64]]
+
+
+class _Listed:
+    """A parameter that takes one of some values; numbers, of which there are three or more, are sorted by size."""
+
+    def __init__(self, values: tuple[FlagValue, ...]) -> None:
+        self.ordered = len(values) > 2 and all(
+            isinstance(value, int | float) and not isinstance(value, bool) for value in values
+        )
+        self._values = tuple(sorted(values)) if self.ordered else values
+        self.count = len(values)
+        self.distribution: BaseDistribution = (
+            IntDistribution(0, self.count - 1) if self.ordered else CategoricalDistribution(values)
+        )
+
+    def numbers(self) -> Floats:
+        """Of every value."""
+        return np.arange(self.count) / (self.count - 1 if self.ordered else 1)
+
+    def number(self, value: FlagValue) -> float:
+        """Of one value."""
+        return self._values.index(value) / (self.count - 1 if self.ordered else 1)
+
+    def value(self, number: float) -> FlagValue:
+        """With this number."""
+        return self._values[round(number * (self.count - 1)) if self.ordered else round(number)]
+
+    def coded(self, value: FlagValue) -> FlagValue:
+        """As Optuna has it."""
+        return self._values.index(value) if self.ordered else value
+
+    def named(self, code: FlagValue) -> FlagValue:
+        """What Optuna means."""
+        return self._values[int(code)] if self.ordered else code
+
+
+class _Ranged:
+    """A parameter between two numbers."""
+
+    ordered = True
+
+    def __init__(self, domain: WholeRange | RealRange) -> None:
+        low, high, self._log, self._whole = domain.low, domain.high, domain.log, isinstance(domain, WholeRange)
+        self._low, self._high, self._step = low, high, domain.step or (1 if self._whole else None)
+        #: How many values there are; infinite where there is no step.
+        self.count: float = math.inf if self._step is None else round((high - low) / self._step) + 1
+        if low == high:
+            self.count = 1
+        self.distribution: BaseDistribution = (
+            IntDistribution(domain.low, domain.high, log=domain.log, step=domain.step or 1)
+            if isinstance(domain, WholeRange)
+            else FloatDistribution(low, high, log=domain.log, step=domain.step)
+        )
+
+    def numbers(self) -> Floats:
+        """Of every value."""
+        return np.array([self.number(self._low + place * (self._step or 0)) for place in range(int(self.count))])
+
+    def number(self, value: FlagValue) -> float:
+        """Of one value."""
+        scale = math.log if self._log else float
+        return (scale(float(value)) - scale(self._low)) / ((scale(self._high) - scale(self._low)) or 1.0)
+
+    def value(self, number: float) -> FlagValue:
+        """With this number, or the nearest that there is."""
+        value = self._low + number * (self._high - self._low)
+        if self._log:
+            value = self._low * (self._high / self._low) ** number
+        if self._step is not None:
+            value = self._low + round((value - self._low) / self._step) * self._step
+        value = min(max(value, self._low), self._high)
+        return round(value) if self._whole else value
+
+    def coded(self, value: FlagValue) -> FlagValue:
+        """As Optuna has it."""
+        return value
+
+    named = coded
 
 
 class Axes:
     """The parameters of a space that vary."""
 
     def __init__(self, parameters: Mapping[str, Domain]) -> None:
-        self._ordered = {name: tuple(sorted(domain)) for name, domain in parameters.items() if _is_order(domain)}
-        every = {name: self._distribution(name, domain) for name, domain in sorted(parameters.items())}
-        self.distributions = {name: domain for name, domain in every.items() if not domain.single()}
-        self._domains = {name: parameters[name] for name in self.distributions}
-
-    def _distribution(self, name: str, domain: Domain) -> BaseDistribution:
-        if name in self._ordered:
-            return IntDistribution(0, len(self._ordered[name]) - 1)
-        if isinstance(domain, tuple):
-            return CategoricalDistribution(domain)
-        if isinstance(domain, WholeRange):
-            return IntDistribution(domain.low, domain.high, log=domain.log, step=domain.step or 1)
-        return FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
+        every = {
+            name: _Listed(domain) if isinstance(domain, tuple) else _Ranged(domain)
+            for name, domain in sorted(parameters.items())
+        }
+        self._axes = {name: axis for name, axis in every.items() if axis.count > 1}
+        self.distributions = {name: axis.distribution for name, axis in self._axes.items()}
+        #: Which columns of a row have an order.
+        self.ordered: Flags = np.array([axis.ordered for axis in self._axes.values()], dtype=np.bool_)
 
     def coded(self, point: Point) -> dict[str, FlagValue]:
         """`point`, which may have more, as Optuna's parameters."""
-        return {
-            name: self._ordered[name].index(point[name]) if name in self._ordered else point[name]
-            for name in self.distributions
-        }
+        return {name: axis.coded(point[name]) for name, axis in self._axes.items()}
 
-    def columns(self, points: Sequence[Point]) -> Columns:
-        """`points` as samplers hold them."""
-        coded = [self.coded(point) for point in points]
-        return {
-            name: np.array([axis.to_internal_repr(one[name]) for one in coded], dtype=np.float64)
-            for name, axis in self.distributions.items()
-        }
-
-    def point(self, columns: Columns, index: int) -> dict[str, FlagValue]:
-        """One of the points of `columns`."""
-        return self.named(
-            {name: axis.to_external_repr(columns[name][index]) for name, axis in self.distributions.items()}
-        )
-
-    def named(self, coded: Mapping[str, Any]) -> dict[str, FlagValue]:
+    def named(self, coded: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
         """The point of Optuna's parameters."""
-        return {name: self._ordered[name][value] if name in self._ordered else value for name, value in coded.items()}
+        return {name: axis.named(coded[name]) for name, axis in self._axes.items()}
 
-    def grid(self, seed: int) -> Sequence[Point] | None:
-        """Every point of a finite space in random order; None where it is not finite or too large to walk through."""
-        values = [_values_of(domain) for domain in self._domains.values()]
-        if math.prod(map(len, values)) > GRID_LIMIT:
+    def row(self, point: Point) -> Floats:
+        """`point`, which may have more, as numbers."""
+        return np.array([axis.number(point[name]) for name, axis in self._axes.items()])
+
+    def point(self, row: Sequence[float] | Floats) -> dict[str, FlagValue]:
+        """The point of a row, or the nearest that there is."""
+        return {name: axis.value(float(number)) for (name, axis), number in zip(self._axes.items(), row, strict=True)}
+
+    def every_row(self) -> Floats | None:
+        """All points, one a row; None where there are more than can be counted through."""
+        if math.prod(axis.count for axis in self._axes.values()) > COUNTED:
             return None
-        points = [dict(zip(self._domains, point, strict=True)) for point in itertools.product(*values)]
-        random.Random(seed).shuffle(points)  # noqa: S311 - an order, not a secret
-        return points
+        mesh = np.meshgrid(*(axis.numbers() for axis in self._axes.values()), indexing="ij")
+        return np.stack([numbers.ravel() for numbers in mesh], axis=1) if mesh else np.zeros((1, 0))
+
+    def drawn(self, count: int, random: np.random.Generator) -> Floats:
+        """Points at random."""
+        return np.column_stack([_drawn(axis, count, random) for axis in self._axes.values()])
+
+    def around(self, row: Floats, count: int, random: np.random.Generator) -> Floats:
+        """Points that differ from one in a parameter each; what has an order mostly by little."""
+        rows, columns = np.arange(count), random.integers(len(row), size=count)
+        far, near = self.drawn(count, random)[rows, columns], row[columns] + NEAR * random.standard_normal(count)
+        little = self.ordered[columns] & (random.random(count) < LITTLE)
+        changed = np.tile(row, (count, 1))
+        changed[rows, columns] = np.where(little, near.clip(0, 1), far)
+        return changed
 
 
-def _is_order(domain: Domain) -> bool:
-    """A list of three numbers or more: of two, neither is between others."""
-    return (
-        isinstance(domain, tuple)
-        and len({*domain}) == len(domain) > 2
-        and all(isinstance(value, int | float) and not isinstance(value, bool) for value in domain)
-    )
-
-
-def _values_of(domain: Domain) -> Sequence[FlagValue]:
-    """Every value of a domain; of one that is not finite, more than a grid may have points."""
-    if isinstance(domain, tuple):
-        return domain
-    if isinstance(domain, WholeRange):
-        return range(domain.low, domain.high + 1, domain.step or 1)
-    if domain.step is None:
-        return range(GRID_LIMIT + 1)
-    return [domain.low + step * domain.step for step in range(round((domain.high - domain.low) / domain.step) + 1)]
+def _drawn(axis: _Listed | _Ranged, count: int, random: np.random.Generator) -> Floats:
+    if isinstance(axis, _Listed):
+        return axis.numbers()[random.integers(axis.count, size=count)]
+    return random.random(count)
