@@ -29,7 +29,7 @@ def vllm_placement(
     layout: Layout, model: Architecture, *, name: str = "H200", nodes: int = 2, gpus_per_node: int = 8
 ) -> Placement:
     """Where vLLM's ranks of a layout stand, its exchange of experts decided."""
-    resolved = Vllm().resolved_layout(layout, model)
+    resolved = Vllm().resolved_layout(layout, model, "0.33.0")
     return place(Machines(nodes, gpus_per_node, [gpu(name)]), resolved)
 
 

@@ -87,8 +87,8 @@ class Rules(Protocol):
         own = next(name for since, name in reversed(self.split_rules) if since <= release)
         return split(layers, stages, own if rule is None else rule)
 
-    def resolved_layout(self, layout: Layout, architecture: Architecture) -> Layout:
-        """`layout` with what the engine derives from it: how tokens reach their experts, and in what portions."""
+    def resolved_layout(self, layout: Layout, architecture: Architecture, version: str) -> Layout:
+        """`layout` with what a release derives from it: how tokens reach their experts, and in what portions."""
         return layout
 
     def rank_order(self, architecture: Architecture) -> RankOrder:

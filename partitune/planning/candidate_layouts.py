@@ -142,7 +142,7 @@ def _with_data_ranks(problem: Problem, layout: Layout, most: int) -> Layout:
 
 def _broken(problem: Problem, layout: Layout, nodes: int) -> Sequence[Violation]:
     """Rules of the engine that `layout` breaks whatever the flags of a candidate are."""
-    resolved = problem.engine.resolved_layout(layout, problem.architecture)
+    resolved = problem.engine.resolved_layout(layout, problem.architecture, problem.version)
     violations = problem.engine.check(replace(problem.start({}), layout=resolved, nodes=nodes))
     return [violation for violation in violations if violation.rule not in FLAG_RULES]
 

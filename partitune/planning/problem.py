@@ -113,7 +113,7 @@ class Problem:
         Raises:
             SpecError: the cluster cannot hold it.
         """
-        resolved = self.engine.resolved_layout(layout, self.architecture)
+        resolved = self.engine.resolved_layout(layout, self.architecture, self.version)
         return place(self.cluster, resolved, self.engine.rank_order(self.architecture))
 
     @property

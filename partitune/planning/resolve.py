@@ -54,7 +54,7 @@ def posed(space: SearchSpace) -> Problem:
         version = space.engine.version or str(chosen.versions_read.newest)
         chosen.notes(version)
     start = space.parallel.start
-    layout = chosen.resolved_layout(Layout() if start is None else layout_of(start), architecture)
+    layout = chosen.resolved_layout(Layout() if start is None else layout_of(start), architecture, version)
     cluster = _cluster(space)
     with _located(space, "cluster"):
         placement = place(cluster, layout, chosen.rank_order(architecture))

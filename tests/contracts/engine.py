@@ -41,7 +41,8 @@ class EngineContract:
 
     def deployment(self, layout: Layout = LAYOUTS[1], model: str = "qwen3-8b") -> Deployment:
         architecture = load_architecture(model)
-        return Deployment(self.version, architecture, self.engine.resolved_layout(layout, architecture), gpu("H200"))
+        resolved = self.engine.resolved_layout(layout, architecture, self.version)
+        return Deployment(self.version, architecture, resolved, gpu("H200"))
 
     def kv_cache(self, gib: float = 20.0) -> KvCache:
         start = self.deployment()
@@ -123,8 +124,8 @@ class EngineContract:
         for model in ("qwen3-8b", "deepseek-v3"):
             architecture = load_architecture(model)
             for layout in (*LAYOUTS, Layout(tp=2, dp=4, expert_ranks=8)):
-                resolved = self.engine.resolved_layout(layout, architecture)
-                assert self.engine.resolved_layout(resolved, architecture) == resolved
+                resolved = self.engine.resolved_layout(layout, architecture, self.version)
+                assert self.engine.resolved_layout(resolved, architecture, self.version) == resolved
                 assert (resolved.name, resolved.gpus) == (layout.name, layout.gpus)
 
     # memory

@@ -27,7 +27,7 @@ class LaunchContract:
 
     def deployed(self, **flags: FlagValue) -> Deployment:
         architecture, layout = load_architecture("qwen3-8b"), Layout(pp=4)
-        resolved = self.engine.resolved_layout(layout, architecture)
+        resolved = self.engine.resolved_layout(layout, architecture, self.version)
         return Deployment(self.version, architecture, resolved, gpu("H200"), flags)
 
     def start(self, hosts: tuple[str, ...]) -> Start:

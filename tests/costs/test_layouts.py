@@ -88,7 +88,7 @@ def test_cutting_tokens_over_tensor_ranks_saves_the_all_reduce() -> None:
     """vLLM's sequence-parallel MoE ends in an all-gather where an all-reduce was: about half the traffic."""
     layout, batch = Layout(tp=4, dp=2, expert_ranks=8), prefill(8192)
     architecture = load_architecture("deepseek-v3")
-    resolved = Vllm().resolved_layout(layout, architecture)
+    resolved = Vllm().resolved_layout(layout, architecture, "0.33.0")
     assert resolved.sequence_parallel_moe
     whole = replace(resolved, sequence_parallel_moe=False)
     times = [

@@ -216,8 +216,30 @@ def test_sglangs_attention_data_ranks_share_chunk_and_requests() -> None:
 )
 def test_what_vllm_makes_of_the_sizes(layout: Layout, model: Architecture, exchange: Exchange, cut: bool) -> None:
     """vLLM 0.32 `config/parallel.py` use_sequence_parallel_moe, use_all2all; `models/kimi_k3/nvidia/model.py`."""
-    found = VLLM.resolved_layout(layout, model)
+    found = VLLM.resolved_layout(layout, model, "0.33.0")
     assert (found.exchange, found.sequence_parallel_moe) == (exchange, cut)
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "cut"),
+    [
+        ("0.10.2", None, False),  # no use_sequence_parallel_moe in config/parallel.py
+        ("0.11.2", None, True),
+        ("0.17.1", "nixl_ep", False),
+        ("0.18.1", "nixl_ep", True),
+        ("0.22.1", "mori_low_latency", False),
+        ("0.23.0", "mori_low_latency", True),
+        ("0.28.0", "flashinfer_nvlink_one_sided", False),
+        ("0.29.0", "flashinfer_nvlink_one_sided", True),
+        ("0.30.0", "deepep_v2", False),
+        ("0.31.0", "deepep_v2", True),
+        ("0.33.0", "moonep", False),
+    ],
+)
+def test_tokens_are_cut_over_tensor_ranks_from_a_release_on(version: str, backend: str | None, cut: bool) -> None:
+    """`config/parallel.py` use_sequence_parallel_moe in the wheel of each release."""
+    layout = Layout(tp=4, dp=2, expert_ranks=8, all2all_backend=backend)
+    assert VLLM.resolved_layout(layout, V3, version).sequence_parallel_moe == cut
 
 
 def _with_moonep(model: str, backend: str = "moonep") -> Problem:

@@ -32,7 +32,7 @@ def engine_ranks(layout: Layout, architecture: Architecture) -> int:
     return layout.tp * layout.pcp * attention_replicas(layout, architecture)
 
 
-def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
+def resolved_layout(layout: Layout, architecture: Architecture, version: str) -> Layout:  # noqa: ARG001
     """`layout` with the exchange that SGLang picks: gathered over data ranks, or routed by an all-to-all back end."""
     if not has_experts(architecture):
         return layout

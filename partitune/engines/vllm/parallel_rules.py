@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
@@ -23,8 +24,17 @@ from partitune.engines.vllm.weights import builds_tower
 from partitune.hardware.parallelism import Exchange, Layout
 from partitune.models.architecture import STATE_KINDS, Architecture, Attention, Ffn, FfnBlock
 
-#: Back ends with which tokens are cut over the tensor ranks first (`use_sequence_parallel_moe`).
-_CUT_FIRST = frozenset(ALL2ALL_BACKENDS) - {"moonep", "flashinfer_nvlink_two_sided"}
+#: Back ends with which tokens are cut over the tensor ranks first, and since which release: `use_sequence_parallel_moe`
+#: in `config/parallel.py` of the wheels of 0.11.2 to 0.33.0. There is no flag for it.
+_CUT_FIRST: Mapping[str, Version] = MappingProxyType(
+    {
+        **dict.fromkeys((GATHERING, "deepep_high_throughput", "deepep_low_latency"), Version(0, 11)),
+        "nixl_ep": Version(0, 18),
+        **dict.fromkeys(("mori_high_throughput", "mori_low_latency"), Version(0, 23)),
+        "flashinfer_nvlink_one_sided": Version(0, 29),
+        "deepep_v2": Version(0, 31),
+    }
+)
 #: MoonEP gathers all experts on every rank at start, and fills so many further rows with copies of the busiest, step by
 #: step (`layers/fused_moe/prepare_finalize/moonep.py` of 0.31 to 0.33, gather_moonep_weight_layout). It runs without
 #: CUDA graphs (`config/vllm.py`).
@@ -46,7 +56,7 @@ Effective = Mapping[str, FlagValue]
 Faults = Iterator[tuple[str, str, str]]  # rule, message and source, as in `Violation`
 
 
-def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
+def resolved_layout(layout: Layout, architecture: Architecture, version: str) -> Layout:
     """`layout` with the exchange and the cutting of tokens that vLLM picks.
 
     Kimi-K3 cuts tokens only without a pipeline (`models/kimi_k3/nvidia/model.py`, PR 54347 is open).
@@ -54,7 +64,8 @@ def resolved_layout(layout: Layout, architecture: Architecture) -> Layout:
     if not _expert_blocks(architecture):
         return layout
     backend, spread = layout.all2all_backend or GATHERING, layout.expert_ranks > 1
-    cut = spread and layout.tp > 1 and layout.dp > 1 and backend in _CUT_FIRST
+    cuts = backend in _CUT_FIRST and parse_version(version) >= _CUT_FIRST[backend]
+    cut = cuts and spread and layout.tp > 1 and layout.dp > 1
     if architecture.residual_block is not None and layout.pp > 1:
         cut = False
     exchange = Exchange.REDUCE
