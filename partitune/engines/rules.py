@@ -15,10 +15,12 @@ from partitune.candidate import FlagValue
 from partitune.engines.architectures import Registry
 from partitune.engines.default_splits import split
 from partitune.engines.deployment import Deployment, command_flags
+from partitune.engines.known_times import KnownTimes
 from partitune.engines.legal_cuts import CutLimits, CutRules, bound_cuts
 from partitune.engines.quantisations import QuantisationTable
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import Refused
+from partitune.hardware.gpus import Gpu
 from partitune.hardware.parallelism import Layout, RankOrder
 from partitune.models.architecture import Architecture
 
@@ -112,9 +114,14 @@ class Rules(Protocol):
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks. Without a partition the engine's default split is not judged."""
 
-    def model_notes(self, architecture: Architecture) -> tuple[str, ...]:
-        """What is assumed about this model under any release."""
-        return self.registry.notes(architecture.architecture) if self.registry else ()
+    #: What is known of times that no table has, in one release or another.
+    known_times: ClassVar[Sequence[KnownTimes]] = ()
+
+    def model_notes(self, architecture: Architecture, gpu: Gpu, version: str) -> tuple[str, ...]:
+        """What is assumed about this model on this GPU under this release, beside `notes`. Raises SpecError."""
+        release = parse_version(version)
+        of_class = self.registry.notes(architecture.architecture) if self.registry else ()
+        return (*of_class, *(known.text for known in self.known_times if known.concerns(architecture, gpu, release)))
 
     def architecture_faults(self, deployment: Deployment) -> Iterator[Violation]:
         """Where this release lacks the model's class, its pipeline, or what its checkpoint is stored in."""

@@ -25,7 +25,9 @@ def caveats(problem: Problem, flags: Mapping[str, FlagValue]) -> Caveats:
     """
     gpus = (gpu.doubt for gpu in problem.placement.gpus if gpu.doubt)
     of_loads = (doubt for load in problem.mix.loads for doubt in load.doubts)
-    of_engine = (*problem.engine.notes(problem.version), *problem.engine.model_notes(problem.architecture))
+    engine, version = problem.engine, problem.version
+    on_gpus = (engine.model_notes(problem.architecture, gpu, version) for gpu in problem.placement.gpus)
+    of_engine = (*engine.notes(version), *(note for notes in on_gpus for note in notes))
     doubts = (*of_engine, *problem.architecture.doubts, *gpus, *of_loads)
     return Caveats(problem.engine.not_modelled(problem.start(flags)), tuple(dict.fromkeys(doubts)))
 

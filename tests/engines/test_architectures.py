@@ -91,8 +91,9 @@ def test_a_class_that_nobody_knows_is_told_and_not_refused() -> None:
     for each in ENGINES.values():
         model = replace(architecture("ff"), architecture="NextWeekForCausalLM")
         assert _broken(each.name, str(each.versions_read.newest), "NextWeekForCausalLM", 2) == {}
-        assert "NextWeekForCausalLM" in each.model_notes(model)[0]
-        assert each.model_notes(replace(model, architecture="LlamaForCausalLM")) == ()
+        assert "NextWeekForCausalLM" in each.model_notes(model, gpu("H200"), str(each.versions_read.newest))[0]
+        known = replace(model, architecture="LlamaForCausalLM")
+        assert each.model_notes(known, gpu("H200"), str(each.versions_read.newest)) == ()
 
 
 def test_what_lies_outside_the_releases_that_were_read() -> None:

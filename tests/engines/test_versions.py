@@ -8,6 +8,8 @@ from partitune.engines.registry import ENGINES, engine
 from partitune.engines.versions import parse_version
 from partitune.errors import SpecError
 from partitune.fidelity.set_ups import shipped_rows
+from partitune.hardware.gpus import gpu
+from partitune.models.reader import load_architecture
 
 
 @pytest.mark.parametrize(
@@ -82,3 +84,23 @@ def test_the_measured_range_is_that_of_the_data() -> None:
         assert each.versions_measured is not None
         tables = parse_version(each.measured.tables.release)
         assert each.versions_measured[1:] == (min(servers), max(*servers, tables))
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "version", "told"),
+    [
+        ("kimi-k3", "B300", "0.27.1", ("too slow", "2,263 ms")),
+        ("kimi-k3", "B300", "0.33.0", ("too slow",)),
+        ("kimi-k3", "H200", "0.29.0", ("2,263 ms",)),
+        ("kimi-k3", "H200", "0.33.0", ()),  # Marlin there
+        ("deepseek-v4-flash", "B200", "0.33.0", ("too slow",)),
+        ("gpt-oss-120b", "B200", "0.33.0", ()),  # keeps 16-bit activations
+        ("qwen3-32b", "B200", "0.33.0", ()),
+    ],
+)
+def test_what_is_known_of_a_releases_speed_is_told(model: str, card: str, version: str, told: tuple[str, ...]) -> None:
+    """vLLM 0.27 to 0.33 oracle/mxfp4.py _get_priority_backends; blog of 2026-09-13, 8K/1K at concurrency 1."""
+    notes = engine("vllm").model_notes(load_architecture(model), gpu(card), version)
+    assert len(notes) == len(told)
+    assert all(words in note for words, note in zip(told, notes, strict=True))
+    assert engine("sglang").model_notes(load_architecture(model), gpu(card), "0.5.23") == ()

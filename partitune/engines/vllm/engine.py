@@ -34,7 +34,7 @@ from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.levers import levers, other_starts
 from partitune.engines.vllm.logs import VllmReadout
-from partitune.engines.vllm.models import MEASURED, QUANTISATIONS, REGISTRY, TIMED, replicated_embeddings
+from partitune.engines.vllm.models import KNOWN_TIMES, MEASURED, QUANTISATIONS, REGISTRY, TIMED, replicated_embeddings
 from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import READ, Regime, choose_regime, regime, runs_v2
 from partitune.engines.vllm.rules import check_vllm, draft_method
@@ -67,7 +67,7 @@ class Vllm(Engine):
         }
     )
     registry, quantisations, measured = REGISTRY, QUANTISATIONS, MEASURED
-    cut_rules = CUT_RULES
+    cut_rules, known_times = CUT_RULES, KNOWN_TIMES
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
         "VLLM_USE_V2_MODEL_RUNNER": "engine.runner",

@@ -15,6 +15,7 @@ from __future__ import annotations
 from partitune.costs.measured.operations import GDN_KERNELS, Measured, MeasuredEngine
 from partitune.costs.memory import ReplicatedEmbeddings
 from partitune.engines.architectures import Registry
+from partitune.engines.known_times import KnownTimes, any_gpu, has_mxfp4_experts, is_data_centre_blackwell, is_kimi_k3
 from partitune.engines.quantisations import QuantisationTable
 from partitune.engines.versions import Version, VersionRange
 from partitune.models.architecture import Architecture
@@ -50,6 +51,27 @@ MEASURED = MeasuredEngine(
     Measured("vllm", "0.24.0", "0.14.0"),
     (("KDAKernel", _KDA), ("GDNKernel", GDN_KERNELS)),
     whole_latent_block=True,
+)
+
+
+KNOWN_TIMES = (
+    KnownTimes(
+        Version(0, 27),
+        None,
+        has_mxfp4_experts,
+        is_data_centre_blackwell,
+        "experts are timed as Marlin, which vLLM 0.24 was measured with; vLLM from 0.27 on tries FlashInfer's kernel "
+        "with 8-bit activations first (2.2 ms where Marlin takes 7.9: Kimi-K3, 2,048 tokens, TP2, B300), so that these "
+        "figures are too slow [vLLM 0.27 to 0.33 layers/fused_moe/oracle/mxfp4.py]",
+    ),
+    KnownTimes(
+        Version(0, 27),
+        Version(0, 30),
+        is_kimi_k3,
+        any_gpu,
+        "vLLM before 0.30 is known to be slower than is simulated here with Kimi-K3: first tokens of 8K prompts after "
+        "2,263 ms under 0.27.1 and 376 under the main branch of 2026-09-13 [vLLM blog 2026-09-13]",
+    ),
 )
 
 
