@@ -19,15 +19,9 @@ from partitune.models.architecture import Architecture, CutKind, Edges
 from partitune.models.class_defaults import filled_in
 from partitune.models.families import FAMILIES, plain
 from partitune.models.fields import Fields
+from partitune.models.library_formats import stored_formats
 from partitune.models.published import BY_ALIAS, catalog_names, find_model
-from partitune.models.quantisation import (
-    METHODS,
-    Quantisation,
-    named_method,
-    read_quantisation,
-    uniform,
-    unknown_method,
-)
+from partitune.models.quantisation import METHODS, Quantisation, named_method, uniform
 from partitune.models.stack import FamilyReader, Stack
 from partitune.models.vision import cuts_before_fed_layers, read_vision
 
@@ -177,9 +171,10 @@ def _stored_in(text: Fields, outer: Fields, stack: Stack) -> tuple[Quantisation,
     bits = text.number_or_none("weight_bits", low=1, high=16)
     if bits is not None:
         return uniform(text, bits), (f"every weight matrix is taken to have {bits:g} bits, as the search space says",)
-    method = unknown_method(text)
-    if method is None:
-        return read_quantisation(text), ()
+    formats = stored_formats(text)
+    if formats is not None:
+        return formats, ()
+    method = named_method(text)
     total = outer.integer_or_none(INDEX_BYTES, high=2**60)
     if total is None:
         raise text.error(

@@ -37,6 +37,69 @@ def test_14_what_names_its_bits_is_read(section: dict[str, object], bits: float)
     assert not doubts
 
 
+def _torchao(kind: str, data: dict[str, object]) -> dict[str, object]:
+    scheme = {"_type": kind, "_version": 2, "_data": data}
+    return {"quant_method": "torchao", "quant_type": {"default": scheme}, "modules_to_not_convert": ["lm_head"]}
+
+
+def _hqq(bits: int, group: int) -> dict[str, object]:
+    params = {"nbits": bits, "group_size": group, "channel_wise": True, "axis": 1}
+    return {"quant_method": "hqq", "quant_config": {"weight_quant_params": params}, "skip_modules": ["lm_head"]}
+
+
+def _quark(weight: object, **further: object) -> dict[str, object]:
+    return {"quant_method": "quark", "global_quant_config": {"weight": weight}, "exclude": ["lm_head"], **further}
+
+
+_MX = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("section", "bits"),
+    [
+        (_torchao("Int4WeightOnlyConfig", {"group_size": 128}), 4 + 32 / 128),
+        (_torchao("Int4WeightOnlyConfig", {}), 4.25),
+        (_torchao("Int8WeightOnlyConfig", {}), 8),
+        (_torchao("torchao.quantization.Float8DynamicActivationFloat8WeightConfig", {}), 8),
+        (_torchao("NVFP4WeightOnlyConfig", {}), 4.5),
+        (_hqq(4, 64), 4 + 32 / 64),
+        (_hqq(8, 128), 8 + 32 / 128),
+        (_quark(_MX), 4.25),
+        (_quark({"dtype": "fp8_e4m3", "qscheme": "per_tensor"}), 8),
+        (_quark({"dtype": "uint4", "qscheme": "per_group", "group_size": 128}), 4 + 16 / 128),
+        (_quark([{"dtype": "fp8_e4m3", "qscheme": "per_tensor"}, {"dtype": "int4", "qscheme": "per_channel"}]), 4),
+        (_quark([{"dtype": "fp4", "qscheme": "per_group", "group_size": 16}, {"dtype": "fp8_e4m3"}]), 4.5),
+    ],
+)
+def test_14_what_a_library_nests_is_read(section: dict[str, object], bits: float) -> None:
+    found, doubts = _bits_a_weight(section)
+    assert found == pytest.approx(bits, rel=0.01)
+    assert not doubts
+
+
+def test_14_parts_that_a_library_stores_otherwise_are_told_apart() -> None:
+    parts = {
+        "model.layers.0.mlp.up_proj": {"_type": "Int8WeightOnlyConfig", "_data": {}},
+        "model.layers.1.mlp.up_proj": None,
+        "_default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 64}},
+    }
+    config = {**LLAMA, "quantization_config": _torchao("FqnToConfig", {"fqn_to_config": parts})}
+    first, second = read_architecture(config, name="x", source="c.json").layers
+    kinds = [{matrix.name: matrix.dtype for matrix in layer.ffn.matrices} for layer in (first, second)]
+    assert [kind["up_proj"] for kind in kinds] == ["int8", "bf16"]
+    assert {kind["down_proj"] for kind in kinds} == {"int4"}
+    by_layer = {"*.mlp.*": {"weight": _MX}, "*.self_attn.*": {"weight": None}}
+    quark = {"quant_method": "quark", "global_quant_config": {}, "layer_quant_config": by_layer, "exclude": []}
+    layer = read_architecture({**LLAMA, "quantization_config": quark}, name="x", source="c.json").layers[0]
+    assert (layer.attention.dtype, layer.ffn.dtype) == ("bf16", "mxfp4")
+
+
+def test_14_a_scheme_of_a_library_that_has_no_row_is_not_guessed_at() -> None:
+    for section in (_torchao("IntxWeightOnlyConfig", {}), _quark({"dtype": "fp6_e2m3", "group_size": 32})):
+        with pytest.raises(SpecError, match=r"is not known to partitune"):
+            _bits_a_weight(section)
+
+
 @pytest.mark.parametrize("method", ["gguf", "torchao", "hqq", "quark", "magic"])
 def test_14_what_does_not_is_refused_with_every_way_round_and_read_by_weight_bits(method: str) -> None:
     with pytest.raises(SpecError, match=r"is not known to partitune; allowed: .*bits, a model.safetensors"):
