@@ -176,6 +176,17 @@ def uniform(config: Fields, bits: float) -> Quantisation:
     return Quantisation(((None, WeightFormat(name, bits)),), kept)
 
 
+def by_layer(config: Fields, widths: Mapping[int, float]) -> Quantisation:
+    """Every matrix of a layer at its own bits a weight, scales included; other matrices at the mean."""
+    rules: list[tuple[ModuleNames | None, WeightFormat]] = []
+    for index, bits in widths.items():
+        names = Fields({"modules": [f"layers.{index}"]}, config.source, config.path)
+        rules.append((ModuleNames(names, "modules"), uniform(config, bits).rules[0][1]))
+    mean = sum(widths.values()) / len(widths)
+    rules.append((None, uniform(config, mean).rules[0][1]))
+    return Quantisation(tuple(rules), uniform(config, mean).kept)
+
+
 def _bitsandbytes(section: Fields) -> WeightFormat:
     """4 bits with a 32-bit maximum each 64 weights, itself stored in a byte where doubly quantised; else 8 by row."""
     if section.flag("load_in_8bit", default=False):

@@ -16,22 +16,21 @@ from types import MappingProxyType
 
 from partitune.errors import SpecError, nearest, shortened
 from partitune.models.architecture import Architecture, CutKind, Edges
+from partitune.models.checkpoint import stored_layers
 from partitune.models.class_defaults import filled_in
 from partitune.models.families import FAMILIES, plain
 from partitune.models.fields import Fields
-from partitune.models.library_formats import stored_formats
 from partitune.models.published import BY_ALIAS, catalog_names, find_model
-from partitune.models.quantisation import METHODS, Quantisation, named_method, uniform
-from partitune.models.stack import FamilyReader, Stack
+from partitune.models.quantisation import named_method
+from partitune.models.stack import FamilyReader
+from partitune.models.stored import INDEX_BYTES, LAYER_BYTES, contradictions, stored_in
 from partitune.models.vision import cuts_before_fed_layers, read_vision
 
 _WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZE_MAX = 16 * 2**20
 _CONTEXT_DEFAULT = 32_768
-#: Keys of our own beside those of a config: bytes that the checkpoint's index counts, keys that a search space states.
-INDEX_BYTES = "_safetensors_bytes"
+#: A key of our own beside those of a config: the keys that a search space states.
 _STATED = "_stated"
-_COUNT_OFF = 0.05  # by which a reading may differ from the index: drafters and towers are counted roughly
 #: A key that starts so belongs to a mechanism that a plain transformer does not have.
 _UNCOMMON = (
     "attn_layer_",
@@ -81,7 +80,7 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
     class_name = _class_name(text) or _class_name(outer)
     read = _family(text, outer, class_name)
     stack = read(text)
-    quantisation, stored_doubts = _stored_in(text, outer, stack)
+    quantisation, stored_doubts = stored_in(text, outer, stack)
     if read in (plain.GENERIC, plain.GENERIC_MIXTURE):
         stack.layers(quantisation, text.integer("hidden_size"))  # some keys are read layer by layer
         _refuse_what_is_not_plain(text, class_name)
@@ -132,7 +131,12 @@ def read_architecture(config: Mapping[str, object], *, name: str, source: str) -
         quantisation=named_method(text),
         config=config,
         notes=tuple(notes),
-        doubts=(*stack.doubts, *stored_doubts, *_counted(outer, read_bytes + 2.0 * vision.params), *_stated(outer)),
+        doubts=(
+            *stack.doubts,
+            *stored_doubts,
+            *contradictions(outer, layers, read_bytes + 2.0 * vision.params),
+            *_stated(outer),
+        ),
     )
 
 
@@ -160,55 +164,6 @@ def _refuse_what_is_not_plain(text: Fields, class_name: str) -> None:
             "change what a layer holds; allowed: a known class (config: {model_type: mixtral} in the search space), or "
             f"config: {{{telling[0][:40]}: null}} where it changes no weight",
         )
-
-
-def _stored_in(text: Fields, outer: Fields, stack: Stack) -> tuple[Quantisation, tuple[str, ...]]:
-    """What the weights are stored in: as stated, as the config says, or on average as the checkpoint's own index says.
-
-    Raises:
-        SpecError: a method nobody taught us, and neither `weight_bits` nor an index beside the config.
-    """
-    bits = text.number_or_none("weight_bits", low=1, high=16)
-    if bits is not None:
-        return uniform(text, bits), (f"every weight matrix is taken to have {bits:g} bits, as the search space says",)
-    formats = stored_formats(text)
-    if formats is not None:
-        return formats, ()
-    method = named_method(text)
-    total = outer.integer_or_none(INDEX_BYTES, high=2**60)
-    if total is None:
-        raise text.error(
-            "quantization_config.quant_method",
-            f"{shortened(repr(method), 60)} is not known to partitune; allowed: one of {', '.join(METHODS)}, any "
-            "method with bits, a model.safetensors.index.json with its total_size beside the config.json, or "
-            "config: {weight_bits: 4.5} in the search space",
-        )
-    hidden, table = text.integer("hidden_size"), text.integer("vocab_size") * text.integer("hidden_size")
-    tables = 2.0 * table * (1 if text.flag("tie_word_embeddings", default=stack.tied) else 2)
-    tables += 2.0 * read_vision(outer, hidden).params
-
-    def stored(width: float) -> float:
-        layers, drafter = stack.layers(uniform(text, width), hidden)
-        return tables + sum(layer.weight_bytes for layer in layers) + drafter.weight_bytes
-
-    low, high = stored(1), stored(16)
-    bits = 1 + 15 * (total - low) / (high - low)
-    if not 1 <= bits <= 16:
-        raise text.error(
-            INDEX_BYTES,
-            f"the index beside the config counts {total / 1e9:.1f} GB, and this model has {low / 1e9:.1f} GB at one "
-            f"bit and {high / 1e9:.1f} GB at 16 bits a weight; allowed: the index of this model",
-        )
-    doubt = f"{method} is not known: weight matrices are taken to have {bits:.2f} bits each, by the checkpoint's total"
-    return uniform(text, bits), (f"{doubt} of {total / 1e9:.1f} GB",)
-
-
-def _counted(outer: Fields, read_bytes: float) -> tuple[str, ...]:
-    """What the checkpoint's own index says against the reading."""
-    total = outer.integer_or_none(INDEX_BYTES, high=2**60)
-    if total is None or abs(read_bytes / total - 1) <= _COUNT_OFF:
-        return ()
-    return (f"read as {read_bytes / 1e9:.1f} GB of weights, and the checkpoint's index counts {total / 1e9:.1f} GB",)
 
 
 def _stated(outer: Fields) -> tuple[str, ...]:
@@ -335,14 +290,17 @@ def _with_what_lies_beside(config: dict[str, object], path: Path) -> dict[str, o
     if path.name != "config.json":
         return config
     quantised, index = path.parent / "hf_quant_config.json", path.parent / "model.safetensors.index.json"
-    whole = {key: value for key, value in config.items() if key not in (INDEX_BYTES, _STATED)}
+    whole = {key: value for key, value in config.items() if key not in (INDEX_BYTES, LAYER_BYTES, _STATED)}
     if "quantization_config" not in config and quantised.is_file():
         whole["quantization_config"] = _parse(quantised)
+    shards = {"model.safetensors"}
     if index.is_file():
-        metadata = Fields(_parse(index), str(index)).section("metadata")
+        entries = Fields(_parse(index), str(index))
+        metadata, tensors = entries.section("metadata"), entries.section("weight_map")
         total = metadata.integer_or_none("total_size", high=2**60) if metadata else None
         whole |= {} if total is None else {INDEX_BYTES: total}
-    return whole
+        shards = {str(shard) for shard in tensors.data.values()} if tensors else set()
+    return {**whole, LAYER_BYTES: stored_layers(path.parent, shards)}
 
 
 def _merged(config: Mapping[str, object], stated: Mapping[str, object]) -> dict[str, object]:
