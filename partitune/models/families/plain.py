@@ -34,6 +34,8 @@ class Switches:
 
     mixture: bool = False
     qkv_bias: bool = False  # always, whatever attention_bias says (Qwen2)
+    all_bias: bool = False  # on every matrix, attention and MLP, unless use_bias says otherwise
+    gated: bool = True  # a dense MLP of three matrices; else of two
     output_bias: bool = False  # attention_bias also means a bias on o_proj
     head_norms: bool = False  # RMSNorm on every query and key head, when use_qk_norm does not say otherwise
     norms: int = 2  # hidden-wide norms a layer
@@ -54,8 +56,10 @@ def reader(switches: Switches, *doubts: str) -> FamilyReader:
         count = fields.layers()
         shape = head_shape(fields)
         hidden = shape.hidden
-        ffn = _experts(fields, switches, count, hidden) if switches.mixture else _dense(fields, hidden)
-        bias = fields.flag("attention_bias", default=switches.expert_bias) or fields.flag("use_bias", default=False)
+        ffn = _experts(fields, switches, count, hidden) if switches.mixture else _dense(fields, switches, hidden)
+        bias = fields.flag("attention_bias", default=switches.expert_bias)
+        bias = fields.flag("use_bias", default=switches.all_bias) or bias
+        qkv_bias = fields.flag("use_qkv_bias", default=switches.qkv_bias)
         norms = 2 * shape.width if fields.flag("use_qk_norm", default=switches.head_norms) else 0
         if switches.layer_norms:
             norms = (shape.heads + shape.kv_heads) * shape.width
@@ -68,8 +72,8 @@ def reader(switches: Switches, *doubts: str) -> FamilyReader:
             attention = grouped_query(
                 module.inside("self_attn"),
                 shape,
-                qkv_bias=bias or switches.qkv_bias,
-                output_bias=bias and switches.output_bias,
+                qkv_bias=bias or qkv_bias,
+                output_bias=bias and (switches.output_bias or switches.all_bias),
                 norm_params=norms,
                 window=window_of[index] if index < count else None,
                 owns_kv=index >= count or sources[index] == index,
@@ -89,10 +93,10 @@ def reader(switches: Switches, *doubts: str) -> FamilyReader:
     return read
 
 
-def _dense(fields: Fields, hidden: int) -> FfnOfLayer:
-    inner = fields.integer("intermediate_size")
-    bias = fields.flag("mlp_bias", default=False)
-    return lambda counter, _: dense(counter, hidden, inner, bias=bias)
+def _dense(fields: Fields, switches: Switches, hidden: int) -> FfnOfLayer:
+    inner = fields.integer("intermediate_size", "ffn_dim")
+    bias = fields.flag("mlp_bias", default=switches.all_bias and fields.flag("use_bias", default=True))
+    return lambda counter, _: dense(counter, hidden, inner, gated=switches.gated, bias=bias)
 
 
 def _experts(fields: Fields, switches: Switches, layers: int, hidden: int) -> FfnOfLayer:
@@ -150,6 +154,12 @@ GENERIC_MIXTURE = reader(Switches(mixture=True), _UNKNOWN.format("mixture of exp
 GEMMA = reader(Switches(output_bias=True, tied=True))
 GLM4 = reader(Switches(norms=4))
 COHERE = reader(Switches(output_bias=True, norms=1, tied=True))
+# LayerNorm has a bias beside its weight: two hidden-wide vectors each.
+STABLELM = reader(Switches(norms=4))
+STARCODER2 = reader(Switches(all_bias=True, gated=False, norms=4, tied=True))
+PHI = reader(Switches(all_bias=True, gated=False, norms=2))
+GPT_NEOX = reader(Switches(all_bias=True, gated=False, norms=4))
+OPT = reader(Switches(all_bias=True, gated=False, norms=4, tied=True))
 OLMO2 = reader(Switches(output_bias=True, layer_norms=True))
 OLMOE = reader(Switches(mixture=True, output_bias=True, layer_norms=True))
 PHI_MOE = reader(Switches(mixture=True, output_bias=True))
