@@ -81,6 +81,8 @@ EXAMPLES: dict[str, dict[str, Example]] = {
         "offload_backend": Example("dense", "prefetch", with_flags={"cpu_offload_gb": 1.0}),
         "offload_group_size": Example("dense", 4, with_flags={"cpu_offload_gb": 1.0}),
         "eplb_config": Example("experts", '{"num_redundant_experts": 16}', with_flags={"enable_eplb": True}),
+        "mamba_cache_dtype": Example("hybrid", "float32"),
+        "mamba_ssm_cache_dtype": Example("hybrid", "bfloat16"),
         "limit_mm_per_prompt": Example("hybrid", '{"image": 0}'),
         **_all(
             "hybrid",
@@ -111,6 +113,7 @@ EXAMPLES: dict[str, dict[str, Example]] = {
             kv_cache_dtype="fp8_e4m3", quantization="fp8", cpu_offload_gb=1,
         ),
         "mamba_full_memory_ratio": Example("hybrid", 0.2),
+        "mamba_ssm_dtype": Example("hybrid", "bfloat16"),
         "ep_num_redundant_experts": Example("experts", 16),
         "language_model_only": Example("images", True),
         "enable_multimodal": Example("llama-4", True),

@@ -112,7 +112,7 @@ class AttentionTime:
     ) -> None:
         self._fitted = fitted = _FittedAttention(block, gpu, layout.tp, layout.dcp)
         #: In another type of cache a measured mixer takes as much less as the fitted one: tables have 16-bit caches.
-        sixteen_bits = replace(block, cache_bytes_per_token=None)
+        sixteen_bits = replace(block, cached_bytes=None)
         self._plain = None if block == sixteen_bits else _FittedAttention(sixteen_bits, gpu, layout.tp, layout.dcp)
         # No table has a cache whose tokens are dealt out over ranks.
         kernels = None if layout.dcp > 1 and block.kv_bytes_per_token else kernels
@@ -150,9 +150,9 @@ class _FittedAttention:
         self.project = _Projections(block, gpu, tp, 1 if latent else _GEMMS_PER_ATTENTION)
         self._heads = block.heads / tp if latent else 0.0
         # With the tokens dealt out, a rank works for the heads of `dcp` ranks on its share of the context.
-        cached = block.cache_bytes_per_token
+        cached = block.cached_bytes
         self._kv_bytes = (block.kv_bytes_per_token_rank(tp) if cached is None else cached) / dcp
-        self._state_bytes = block.state_bytes / tp
+        self._state_bytes = block.state_bytes / tp if cached is None else cached
         families = ("mla", "mla") if latent else _STATE_FAMILIES.get(block.kind, ("gqa", "gqa"))
         self._prefill, first = curve(f"{families[0]}_prefill", gpu)
         self._decode, second = curve(f"{families[1]}_decode", gpu)

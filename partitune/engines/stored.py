@@ -50,7 +50,7 @@ def quantised_as(architecture: Architecture, name: str) -> Architecture:
 def with_cache_bytes(architecture: Architecture, token_bytes: Iterable[float]) -> Architecture:
     """The model with what one token takes in the cache of every layer on one rank."""
     layers = tuple(
-        replace(layer, attention=replace(layer.attention, cache_bytes_per_token=size)) if size else layer
+        replace(layer, attention=replace(layer.attention, cached_bytes=size)) if size else layer
         for layer, size in zip(architecture.layers, token_bytes, strict=True)
     )
     return replace(architecture, layers=layers)

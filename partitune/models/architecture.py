@@ -69,15 +69,23 @@ class AttentionBlock(Block):
     flops_per_pair: float = 0.0  # score and value products per (new token, context token) pair; 0 for state kinds
     kv_bytes_per_token: int = 0  # in a 16-bit cache, all KV heads, an indexer's keys included; 0 for state kinds
     index_bytes_per_token: int = 0  # of these: an indexer's keys, whole on every rank, whatever type the cache has
-    cache_bytes_per_token: float | None = None  # what a rank's kernels read of it in another type; None: 16 bits
+    cached_bytes: float | None = None  # on a rank, of a token or of the state, in another type; None: as above
     packed_kv: bool = False  # the model fixes the format of its entries, and no cache type changes it (DeepSeek-V4)
     key_width: int = 0  # elements of one key head, where values are narrower or wider; 0: as wide as they
     shards: int = 1  # KV heads: a TP rank holds 1/min(tp, shards) of the KV. MLA: 1 (each rank holds it whole)
     heads: int = 1
     window: int | None = None  # tokens, for SLIDING
+    state_elements: int = 0  # of these the recurrent state's elements, whatever type they have
+    conv_elements: int = 0  # and the convolution's, 16-bit
     state_bytes: int = 0  # fixed bytes per sequence: recurrent and convolution state, or DeepSeek-V4's window cache
     topk: int | None = None  # context tokens a query reads at most, for SPARSE; the KV itself still grows
     indexer_flops_per_pair: float = 0.0  # choosing those tokens: per (new token, context token), over all of them
+
+    def state_bytes_in(self, recurrent: int | None, convolution: int | None) -> int:
+        """Bytes of the fixed state where its elements have so many bytes; None: as many as the model's config says."""
+        own = self.state_bytes - 2 * self.conv_elements
+        state = own if recurrent is None else self.state_elements * recurrent
+        return state + self.conv_elements * (2 if convolution is None else convolution)
 
     def kv_bytes_per_token_rank(self, tp: int) -> float:
         """KV bytes per token on one TP rank (a head is replicated when tp exceeds the heads)."""

@@ -32,10 +32,19 @@ def _state_type(name: str, default: str) -> Any:
     return read_by(read)
 
 
-def _block(kind: Attention, counter: WeightCounter, heads: int, state_bytes: int, conv_inputs: int) -> AttentionBlock:
-    """The mixer of these matrices, with its recurrent state and the inputs that its convolution keeps."""
-    state_bytes += conv_inputs * _CONV_BYTES
-    return AttentionBlock(kind=kind, **counter.totals(), shards=heads, heads=heads, state_bytes=state_bytes)
+def _block(
+    kind: Attention, counter: WeightCounter, heads: int, state: int, element_bytes: int, conv_inputs: int
+) -> AttentionBlock:
+    """The mixer of these matrices, with the elements of its recurrent state and the inputs its convolution keeps."""
+    return AttentionBlock(
+        kind=kind,
+        **counter.totals(),
+        shards=heads,
+        heads=heads,
+        state_elements=state,
+        conv_elements=conv_inputs,
+        state_bytes=state * element_bytes + conv_inputs * _CONV_BYTES,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,7 @@ def kda(counter: WeightCounter, shape: KdaShape) -> AttentionBlock:
     counter.vector(3 * size * shape.kernel, bytes_each=4)  # convolution, kept in float32
     counter.vector(size + heads, bytes_each=4)  # dt_bias, A_log
     counter.vector(width, whole=True)  # output norm
-    return _block(Attention.KDA, counter, heads, size * width * 4, 3 * size * (shape.kernel - 1))
+    return _block(Attention.KDA, counter, heads, size * width, 4, 3 * size * (shape.kernel - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +104,9 @@ def gated_delta_net(counter: WeightCounter, shape: DeltaNetShape) -> AttentionBl
     counter.matrix("out_proj", shape.hidden, values)
     counter.vector((2 * keys + values) * shape.kernel)
     counter.vector(2 * shape.value_heads + shape.value_width)
-    state = shape.value_heads * shape.value_width * shape.key_width * shape.state_element_bytes
-    return _block(Attention.GDN, counter, shape.value_heads, state, (2 * keys + values) * (shape.kernel - 1))
+    state = shape.value_heads * shape.value_width * shape.key_width
+    conv = (2 * keys + values) * (shape.kernel - 1)
+    return _block(Attention.GDN, counter, shape.value_heads, state, shape.state_element_bytes, conv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +132,8 @@ def mamba2(counter: WeightCounter, shape: Mamba2Shape) -> AttentionBlock:
     counter.matrix("out_proj", shape.hidden, inner)
     counter.vector(conv * (shape.kernel + shape.conv_bias))
     counter.vector(3 * shape.heads + inner)  # A, D, dt_bias and the gated norm
-    state = shape.heads * shape.width * shape.state * shape.state_element_bytes
-    return _block(Attention.MAMBA, counter, shape.heads, state, conv * (shape.kernel - 1))
+    state = shape.heads * shape.width * shape.state
+    return _block(Attention.MAMBA, counter, shape.heads, state, shape.state_element_bytes, conv * (shape.kernel - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +158,10 @@ def mamba(counter: WeightCounter, shape: MambaShape) -> AttentionBlock:
     counter.matrix("out_proj", shape.hidden, shape.inner, bias=shape.bias)
     counter.vector(shape.inner * (shape.kernel + shape.conv_bias))
     counter.vector(shape.inner * (shape.state + 1) + shape.dt_rank + 2 * shape.state)
-    state = shape.inner * shape.state * shape.state_element_bytes
-    return _block(Attention.MAMBA, counter, shape.inner, state, shape.inner * (shape.kernel - 1))
+    state = shape.inner * shape.state
+    return _block(
+        Attention.MAMBA, counter, shape.inner, state, shape.state_element_bytes, shape.inner * (shape.kernel - 1)
+    )
 
 
 def lightning(counter: WeightCounter, shape: HeadShape) -> AttentionBlock:
@@ -159,4 +171,4 @@ def lightning(counter: WeightCounter, shape: HeadShape) -> AttentionBlock:
     counter.matrix("output_gate", size, shape.hidden)
     counter.matrix("out_proj", shape.hidden, size)
     counter.vector(size)
-    return _block(Attention.LIGHTNING, counter, shape.heads, size * shape.width * 2, 0)
+    return _block(Attention.LIGHTNING, counter, shape.heads, size * shape.width, 2, 0)

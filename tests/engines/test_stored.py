@@ -12,7 +12,9 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.registry import engine
 from partitune.engines.sglang.weights import QUANTISING as SGLANG
 from partitune.engines.stored import FORMATS
+from partitune.engines.vllm.state_types import state_bytes as vllm_state_bytes
 from partitune.engines.vllm.weights import QUANTISING as VLLM
+from partitune.errors import SpecError
 from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import GPUS, gpu
 from partitune.hardware.links import LINKS, link_to_host
@@ -197,3 +199,24 @@ def test_copies_of_experts_weigh_what_they_hold(name: str, flags: dict[str, Flag
     expert = 3 * (7168 * 2048 + 56 * 16 * 4)
     assert more.memory[0].layer_weight_bytes - plain.memory[0].layer_weight_bytes == pytest.approx(experts * 4 * expert)
     assert "enable_eplb" not in flags or "enable_eplb" in posed.engine.not_modelled(posed.start(flags))
+
+
+@pytest.mark.parametrize(
+    ("flags", "recurrent", "convolution"),
+    [({}, 4, 2), ({"mamba_ssm_cache_dtype": "bfloat16"}, 2, 2), ({"mamba_cache_dtype": "float32"}, 4, 4)],
+)
+def test_types_of_a_state(flags: dict[str, FlagValue], recurrent: int, convolution: int) -> None:
+    """Kimi-K3: 96 heads of 128 x 128, and three convolutions of 4 over 96 x 128 inputs (kda_state_shape)."""
+    block = load_architecture("kimi-k3").layers[0].attention
+    state = 96 * 128 * 128 * recurrent + 3 * 96 * 128 * 3 * convolution
+    assert vllm_state_bytes(block, flags) == state
+    cache = resolved(problem("vllm", "hybrid"), **flags).kv_cache
+    assert cache.block_size * 1152 >= state // 2 > (cache.block_size - 128) * 1152  # two tensor ranks
+
+
+def test_a_state_in_half_the_bits_is_read_faster_and_float16_is_refused() -> None:
+    for name, flag in (("vllm", "mamba_ssm_cache_dtype"), ("sglang", "mamba_ssm_dtype")):
+        posed = problem(name, "hybrid")
+        assert decode_s(posed, **{flag: "bfloat16"}) < decode_s(posed)
+    with pytest.raises(SpecError, match="Kimi delta attention takes auto, float32 and bfloat16, not float16"):
+        vllm_state_bytes(load_architecture("kimi-k3").layers[0].attention, {"mamba_ssm_cache_dtype": "float16"})

@@ -18,7 +18,7 @@ _MODELLED, _NOT, _NONE = Effect.MODELLED, Effect.NOT_MODELLED, Effect.NONE
 SGLANG_COVERAGE: Mapping[str, Covered] = covered((
     (_MODELLED, "", """
         kv_cache_dtype mamba_full_memory_ratio quantization cpu_offload_gb ep_num_redundant_experts
-        language_model_only enable_multimodal
+        language_model_only enable_multimodal mamba_ssm_dtype
         pp_max_micro_batch_size pp_async_batch_depth max_running_requests max_total_tokens page_size context_length
         max_mamba_cache_size mem_fraction_static chunked_prefill_size max_prefill_tokens prefill_max_requests
         enable_dynamic_chunking enable_mixed_chunk prefill_decode_interval prefill_decode_interval_min_bs
@@ -66,7 +66,7 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         enable_deepseek_v4_fp4_indexer
     """),
     (_NOT, "states have the size of the config", """
-        mamba_ssm_dtype enable_mamba_cache_stochastic_rounding mamba_cache_philox_rounds
+        enable_mamba_cache_stochastic_rounding mamba_cache_philox_rounds
         enable_int8_mamba_checkpoint int8_mamba_ckpt_size enable_linear_replayssm linear_replayssm_cache_len
         enable_linear_replayssm_spec
     """),

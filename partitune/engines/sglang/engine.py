@@ -24,7 +24,7 @@ from partitune.engines.sglang.coverage import SGLANG_COVERAGE
 from partitune.engines.sglang.cuts import CUT_RULES
 from partitune.engines.sglang.defaults import FEWEST_ROWS, capture_sizes, default_flags, effective_flags
 from partitune.engines.sglang.flags import SGLANG_FLAGS
-from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache, rank_token_bytes
+from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache, rank_cache_bytes
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.levers import levers
 from partitune.engines.sglang.logs import SglangReadout
@@ -46,7 +46,7 @@ from partitune.engines.stored import with_cache_bytes
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.errors import OutOfMemory, Refused, SpecError
 from partitune.hardware.parallelism import RankOrder
-from partitune.models.architecture import Architecture
+from partitune.models.architecture import STATE_KINDS, Architecture
 from partitune.simulation.run import Run
 
 #: Key of a search space -> the flags and variables that follow from it; SGLang takes two spellings of a size.
@@ -86,7 +86,7 @@ class Sglang(Engine):
     cut_rules = CUT_RULES
     stages_of_states_since = Version(0, 5, 17)  # `model_executor/pool_configurator.py`; before, it divides by zero
     written_by_partitune = MappingProxyType({name: key for key, names in _WRITTEN.items() for name in names})
-    storing_flags = ("quantization", "kv_cache_dtype", "cpu_offload_gb")
+    storing_flags = ("quantization", "kv_cache_dtype", "cpu_offload_gb", "mamba_ssm_dtype")
     resolved_layout = staticmethod(resolved_layout)
     default_flags, effective_flags = staticmethod(default_flags), staticmethod(effective_flags)
     kv_cache, kv_blocks = staticmethod(kv_cache), staticmethod(kv_blocks)
@@ -130,9 +130,12 @@ class Sglang(Engine):
 
     def stored(self, deployment: Deployment) -> Architecture:
         """Weights as `quantization` has them, and KV of the type of the pool."""
-        architecture, kept = QUANTISING.stored(deployment), rank_token_bytes(deployment)
-        layers = deployment.architecture.layers
-        if list(kept) == [layer.attention.kv_bytes_per_token_rank(deployment.tp) for layer in layers]:
+        architecture, kept = QUANTISING.stored(deployment), rank_cache_bytes(deployment)
+        tp, blocks = deployment.tp, [layer.attention for layer in deployment.architecture.layers]
+        if list(kept) == [
+            block.state_bytes / tp if block.kind in STATE_KINDS else block.kv_bytes_per_token_rank(tp)
+            for block in blocks
+        ]:
             return architecture
         return with_cache_bytes(architecture, kept)
 

@@ -75,6 +75,7 @@ SGLANG_FLAGS: Mapping[str, Flag] = flag_table(
         Flag("speculative_algorithm", _TEXT),
         Flag("disaggregation_mode", _TEXT, "null", choices=("null", "prefill", "decode")),
         Flag("kv_cache_dtype", _TEXT, "auto", choices=KV_CACHE_TYPES),
+        Flag("mamba_ssm_dtype", _TEXT, choices=("float32", "bfloat16", "float16")),
         Flag("quantization", _TEXT, choices=QUANTIZATION_CHOICES),
         Flag("cpu_offload_gb", _INTEGER, 0, low=0),
         Flag("ep_num_redundant_experts", _INTEGER, 0, low=0),

@@ -21,9 +21,10 @@ from partitune.engines.sglang.defaults import effective_flags
 from partitune.engines.sglang.kv_layouts import token_bytes
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.hardware.gpus import GIB
-from partitune.models.architecture import STATE_KINDS
+from partitune.models.architecture import STATE_KINDS, AttentionBlock
 from partitune.partition import Partition
 
+_STATE_TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _STATE_TO_KV = 0.9  # mamba_full_memory_ratio where no flag says so
 
 
@@ -91,16 +92,25 @@ def _layer_bytes(deployment: Deployment) -> tuple[Floats, Floats, float]:
     dtype, dcp = str(effective_flags(deployment)["kv_cache_dtype"]), deployment.layout.dcp
     kept = [token_bytes(deployment, block, dtype) for block in blocks]
     tokens = [round(each.dealt / dcp) + each.whole for each in kept]
-    states = [block.state_bytes // deployment.tp if block.kind in STATE_KINDS else 0 for block in blocks]
+    states = [state_bytes(deployment, block) // deployment.tp for block in blocks]
     workspace = max((each.workspace for each in kept), default=0.0)
     return np.array(tokens, dtype=np.float64), np.array(states, dtype=np.float64), workspace
 
 
-def rank_token_bytes(deployment: Deployment) -> tuple[float, ...]:
-    """What kernels read of one token of every layer on one rank, before tokens are dealt out to context ranks."""
+def rank_cache_bytes(deployment: Deployment) -> tuple[float, ...]:
+    """Bytes of one token, or of the state, of every layer on one rank, before tokens are dealt out to context ranks."""
     dtype = str(effective_flags(deployment)["kv_cache_dtype"])
-    kept = (token_bytes(deployment, layer.attention, dtype) for layer in deployment.architecture.layers)
-    return tuple(each.dealt + each.whole for each in kept)
+    blocks = [layer.attention for layer in deployment.architecture.layers]
+    kept = (token_bytes(deployment, block, dtype) for block in blocks)
+    states = (state_bytes(deployment, block) / deployment.tp for block in blocks)
+    return tuple(each.dealt + each.whole + state for each, state in zip(kept, states, strict=True))
+
+
+def state_bytes(deployment: Deployment, block: AttentionBlock) -> int:
+    """Bytes of one sequence's state in one layer: the recurrent part in `mamba_ssm_dtype` where that is given."""
+    if block.kind not in STATE_KINDS:
+        return 0
+    return block.state_bytes_in(_STATE_TYPES.get(str(deployment.flags.get("mamba_ssm_dtype"))), None)
 
 
 def _state_to_kv(deployment: Deployment) -> float:

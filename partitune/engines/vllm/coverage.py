@@ -23,6 +23,7 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
         pipeline_parallel_size tensor_parallel_size data_parallel_size decode_context_parallel_size
         prefill_context_parallel_size enable_expert_parallel all2all_backend disable_custom_all_reduce quantization
         kv_cache_dtype_skip_layers cpu_offload_gb offload_backend offload_group_size eplb_config limit_mm_per_prompt
+        mamba_cache_dtype mamba_ssm_cache_dtype
     """),
     (_NOT, DRAFTING, "speculative_config spec_method spec_model spec_tokens"),
     (_NOT, "the simulated scheduler does not heed it yet", """
@@ -42,8 +43,8 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
     (_NOT, "weights and kernels are those of the checkpoint as it is stored", """
         quantization_config dtype hf_overrides model_class_overrides
     """),
-    (_NOT, "states keep the types and blocks of the model's config", """
-        mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size enable_mamba_cache_stochastic_rounding
+    (_NOT, "states keep the blocks and the rounding of the defaults", """
+        mamba_block_size enable_mamba_cache_stochastic_rounding
         mamba_cache_philox_rounds use_replayssm replayssm_buffer_len
     """),
     (_NOT, "weights that are fetched in groups, or by name, stay on the GPU here and pay no transfer", """

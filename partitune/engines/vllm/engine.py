@@ -28,7 +28,7 @@ from partitune.engines.vllm.cuts import CUT_RULES
 from partitune.engines.vllm.defaults import capture_sizes, default_flags, effective_flags
 from partitune.engines.vllm.flags import VLLM_FLAGS
 from partitune.engines.vllm.kv_layouts import takes_another_type
-from partitune.engines.vllm.kv_pages import cache_model, layer_token_bytes
+from partitune.engines.vllm.kv_pages import cache_model, layer_cache_bytes
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, kv_cache, range_blocks
 from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
@@ -41,6 +41,7 @@ from partitune.engines.vllm.rules import check_vllm, draft_method
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.recording import Recording
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, vllm_settings
+from partitune.engines.vllm.state_types import STATE_FLAGS
 from partitune.engines.vllm.weights import builds_tower, offloaded_bytes, quantising, redundant_experts
 from partitune.models.architecture import Architecture
 from partitune.simulation.run import Run
@@ -83,7 +84,7 @@ class Vllm(Engine):
     }
     storing_flags = (
         "quantization", "kv_cache_dtype", "kv_cache_dtype_skip_layers", "cpu_offload_gb", "offload_backend",
-        "offload_group_size",
+        "offload_group_size", *STATE_FLAGS,
     )  # fmt: skip
     resolved_layout = staticmethod(resolved_layout)
     effective_flags = staticmethod(effective_flags)
@@ -127,9 +128,10 @@ class Vllm(Engine):
     def stored(self, deployment: Deployment) -> Architecture:
         """Weights as `quantization` has them, and KV of the type of the cache."""
         architecture, flags = quantising(deployment).stored(deployment), effective_flags(deployment)
-        if not takes_another_type(deployment, flags):
+        states = any(flags.get(name, "auto") != "auto" for name in STATE_FLAGS)
+        if not states and not takes_another_type(deployment, flags):
             return architecture
-        return with_cache_bytes(architecture, layer_token_bytes(deployment, flags))
+        return with_cache_bytes(architecture, layer_cache_bytes(deployment, flags))
 
     def offloaded(self, deployment: Deployment) -> Offloaded | None:
         """Kernels read what `cpu_offload_gb` leaves in the host in place."""

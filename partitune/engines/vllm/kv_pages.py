@@ -23,6 +23,7 @@ from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.kv_layouts import cache_type, sixteen_bit_layers, token_bytes
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache
 from partitune.engines.vllm.pipelining import regime
+from partitune.engines.vllm.state_types import state_bytes
 from partitune.errors import SpecError
 from partitune.models.architecture import STATE_KINDS, Attention, AttentionBlock
 
@@ -57,7 +58,8 @@ def _layer_caches(deployment: Deployment, flags: Mapping[str, FlagValue]) -> tup
     attentions = [layer.attention for layer in deployment.architecture.layers]
     latent = any(attention.kind in _LATENT for attention in attentions)
     block = whole_number(flags, "block_size", 0) or (_LATENT_BLOCK if latent else _BLOCK)
-    state_page = max((each.state_bytes // deployment.tp for each in attentions if each.kind in STATE_KINDS), default=0)
+    states = (state_bytes(each, flags) // deployment.tp for each in attentions if each.kind in STATE_KINDS)
+    state_page = max(states, default=0)
     sizes = layer_token_bytes(deployment, flags)
     largest = max(sizes, default=0)
     small = _smaller_type(deployment, flags, sizes)
@@ -76,6 +78,20 @@ def _smaller_type(deployment: Deployment, flags: Mapping[str, FlagValue], sizes:
     """Bytes of a token in the type that the flag names where some layers keep 16 bits; else those of the largest."""
     kept = sixteen_bit_layers(deployment, flags)
     return min((size for index, size in enumerate(sizes) if kept and size and index not in kept), default=max(sizes))
+
+
+def layer_cache_bytes(deployment: Deployment, flags: Mapping[str, FlagValue]) -> tuple[float, ...]:
+    """Bytes of one token, or of the fixed state, in the cache of every layer on one tensor rank.
+
+    Raises:
+        SpecError: as `layer_token_bytes` and `state_bytes` do.
+    """
+    tokens = layer_token_bytes(deployment, flags)
+    attentions = (layer.attention for layer in deployment.architecture.layers)
+    return tuple(
+        state_bytes(each, flags) / deployment.tp if each.kind in STATE_KINDS else size
+        for each, size in zip(attentions, tokens, strict=True)
+    )
 
 
 def layer_token_bytes(deployment: Deployment, flags: Mapping[str, FlagValue]) -> tuple[int, ...]:
