@@ -14,7 +14,7 @@ from partitune.engines.sglang.weights import QUANTISING as SGLANG
 from partitune.engines.stored import FORMATS
 from partitune.engines.vllm.state_types import state_bytes as vllm_state_bytes
 from partitune.engines.vllm.weights import QUANTISING as VLLM
-from partitune.errors import SpecError
+from partitune.errors import InfeasibleSpace, SpecError
 from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import GPUS, gpu
 from partitune.hardware.links import LINKS, link_to_host
@@ -220,3 +220,18 @@ def test_a_state_in_half_the_bits_is_read_faster_and_float16_is_refused() -> Non
         assert decode_s(posed, **{flag: "bfloat16"}) < decode_s(posed)
     with pytest.raises(SpecError, match="Kimi delta attention takes auto, float32 and bfloat16, not float16"):
         vllm_state_bytes(load_architecture("kimi-k3").layers[0].attention, {"mamba_ssm_cache_dtype": "float16"})
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "reason"),
+    [("vllm", "fp8_ds_mla", "it packs latent attention"), ("sglang", "mxfp8", "it needs a Blackwell GPU")],
+)
+def test_item_15_one_choice_that_nobody_can_plan_stops_no_search(name: str, dtype: str, reason: str) -> None:
+    """The engine refuses it by a rule, and the planner finds no partition for it: the other choices go on."""
+    posed = problem(name, "dense")
+    (fault,) = posed.engine.check(posed.start({"kv_cache_dtype": dtype}))
+    assert fault.rule == "kv-cache-dtype"
+    assert reason in fault.message
+    planner = Planner(posed, stage_bounds(posed.stages, posed.layers), ())
+    with pytest.raises(InfeasibleSpace, match=reason):
+        planner.front({"kv_cache_dtype": dtype})

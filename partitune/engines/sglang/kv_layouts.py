@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from partitune.engines.deployment import Deployment
-from partitune.errors import SpecError
+from partitune.errors import InfeasibleSpace
 from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Attention, AttentionBlock
@@ -43,7 +43,7 @@ def token_bytes(deployment: Deployment, block: AttentionBlock, dtype: str) -> To
     """Bytes of one token of a layer that keeps KV per token (0 for others), under `dtype`.
 
     Raises:
-        SpecError: the engine refuses this type for such a layer.
+        InfeasibleSpace: the engine refuses this type for such a layer.
     """
     index = block.index_bytes_per_token
     elements = (block.kv_bytes_per_token - index) / 2 / min(deployment.tp, block.shards)
@@ -121,5 +121,5 @@ def _blackwell(gpu: Gpu) -> bool:
     return gpu.generation.value.data_centre_blackwell or gpu.generation in _CARDS
 
 
-def _refused(dtype: str, reason: str) -> SpecError:
-    return SpecError(f"kv_cache_dtype: SGLang does not start with {dtype!r} here: {reason}")
+def _refused(dtype: str, reason: str) -> InfeasibleSpace:
+    return InfeasibleSpace(f"kv_cache_dtype: SGLang does not start with {dtype!r} here: {reason}")

@@ -18,9 +18,10 @@ from partitune.engines.rules import Violation, head_faults
 from partitune.engines.sglang.coverage import SGLANG_COVERAGE
 from partitune.engines.sglang.defaults import effective_flags, is_on
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
+from partitune.engines.sglang.kv_planning import rank_cache_bytes
 from partitune.engines.sglang.parallel_rules import has_experts
 from partitune.engines.sglang.weights import QUANTISING
-from partitune.errors import nearest
+from partitune.errors import InfeasibleSpace, nearest
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture, Ffn
 
@@ -40,6 +41,7 @@ def check_sglang(deployment: Deployment) -> tuple[Violation, ...]:
         *_shape_faults(deployment, effective_flags(deployment)),
         *_mode_faults(deployment),
         *QUANTISING.faults(deployment),
+        *_types_of_cache(deployment),
     )
 
 
@@ -110,6 +112,13 @@ def _all2all_faults(layout: Layout) -> Iterator[Violation]:
     if backend in ("flashinfer", "flashinfer_megamoe") and layout.dp != layout.stage_gpus:
         faults.append(f"{backend} needs attention on data ranks only: tp 1")
     yield from (Violation("all2all-backend", f"all2all_backend {fault}", _MOE) for fault in faults)
+
+
+def _types_of_cache(deployment: Deployment) -> Iterator[Violation]:
+    try:
+        rank_cache_bytes(deployment)
+    except InfeasibleSpace as refused:
+        yield Violation("kv-cache-dtype", str(refused), "SGLang 0.5.23 srt/model_executor/pool_configurator.py")
 
 
 def _mode_faults(deployment: Deployment) -> Iterator[Violation]:

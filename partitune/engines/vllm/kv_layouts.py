@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.versions import Version, parse_version
-from partitune.errors import SpecError
+from partitune.errors import InfeasibleSpace, SpecError
 from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Attention, AttentionBlock
@@ -75,7 +75,7 @@ def token_bytes(block: AttentionBlock, dtype: str, tp: int, gpu: Gpu) -> int:
         gpu: what the engine runs on, as kernels of some types are of one generation only.
 
     Raises:
-        SpecError: no attention back end takes this type for such a layer.
+        InfeasibleSpace: no attention back end takes this type for such a layer.
     """
     index = block.index_bytes_per_token
     if block.kv_bytes_per_token == index:
@@ -175,8 +175,8 @@ def sixteen_bit_layers(deployment: Deployment, flags: Mapping[str, FlagValue]) -
     return frozenset(kept | windows | set(map(int, numbers)))
 
 
-def _refused(dtype: str, reason: str) -> SpecError:
-    return SpecError(f"kv_cache_dtype: {dtype!r} cannot be planned: {reason}")
+def _refused(dtype: str, reason: str) -> InfeasibleSpace:
+    return InfeasibleSpace(f"kv_cache_dtype: {dtype!r} cannot be planned: {reason}")
 
 
 def _tcgen05(gpu: Gpu) -> bool:

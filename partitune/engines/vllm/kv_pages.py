@@ -24,7 +24,7 @@ from partitune.engines.vllm.kv_layouts import cache_type, sixteen_bit_layers, to
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache
 from partitune.engines.vllm.pipelining import regime
 from partitune.engines.vllm.state_types import state_bytes
-from partitune.errors import SpecError
+from partitune.errors import InfeasibleSpace
 from partitune.models.architecture import STATE_KINDS, Attention, AttentionBlock
 
 _LATENT = frozenset({Attention.MLA, Attention.SPARSE})
@@ -98,12 +98,12 @@ def layer_token_bytes(deployment: Deployment, flags: Mapping[str, FlagValue]) ->
     """Bytes of one token in the cache of every layer on one tensor rank; 0 for those that keep none.
 
     Raises:
-        SpecError: a type that no back end takes for a layer, or layers left in 16 bits beside fixed states.
+        InfeasibleSpace: a type that no back end takes for a layer, or layers left in 16 bits beside fixed states.
     """
     tp, gpu, architecture = deployment.tp, deployment.gpu, deployment.architecture
     dtype, kept = cache_type(deployment, flags), sixteen_bit_layers(deployment, flags)
     if kept and architecture.is_hybrid:
-        raise SpecError("kv_cache_dtype_skip_layers: how a state shares pages of two types is not modelled")
+        raise InfeasibleSpace("kv_cache_dtype_skip_layers: how a state shares pages of two types is not modelled")
     return tuple(
         token_bytes(layer.attention, "auto" if index in kept else dtype, tp, gpu)
         for index, layer in enumerate(architecture.layers)

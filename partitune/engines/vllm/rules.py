@@ -15,11 +15,15 @@ from partitune.engines.rules import Violation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
+from partitune.engines.vllm.kv_pages import layer_cache_bytes
 from partitune.engines.vllm.parallel_rules import LAYOUT_RULES, Effective, Faults, layout_flags
 from partitune.engines.vllm.pipelining import RUNNERS, choose_regime
+from partitune.engines.vllm.state_types import STATE_FLAGS
 from partitune.engines.vllm.weights import quantising
+from partitune.errors import SpecError
 
 _FLAGS_READ = Version(0, 32)
+_CACHE_FLAGS = ("kv_cache_dtype", "kv_cache_dtype_skip_layers", *STATE_FLAGS)
 _DRAFT_ON_ONE_STAGE = Version(0, 32)
 _ARG_UTILS_PY = "vLLM 0.32 engine/arg_utils.py"
 _MODEL_PY = "vLLM 0.32 config/model.py"
@@ -124,4 +128,23 @@ def _quantization(deployment: Deployment, _: Effective) -> Faults:
     yield from quantising(deployment).faults(deployment)
 
 
-_RULES = (_quantization, _flags, _runner, _budgets, *LAYOUT_RULES, _contradiction, _pipeline, _speculation)
+def _types_of_cache(deployment: Deployment, effective: Effective) -> Faults:
+    if any(VLLM_FLAGS[name].fault(effective[name]) for name in _CACHE_FLAGS if name in effective):
+        return  # a typing error, which is told as one
+    try:
+        layer_cache_bytes(deployment, effective)
+    except SpecError as refused:
+        yield "kv-cache-dtype", str(refused), "vLLM 0.33 v1/attention/backends"
+
+
+_RULES = (
+    _quantization,
+    _types_of_cache,
+    _flags,
+    _runner,
+    _budgets,
+    *LAYOUT_RULES,
+    _contradiction,
+    _pipeline,
+    _speculation,
+)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partitune.candidate import FlagValue
-from partitune.errors import SpecError
+from partitune.errors import InfeasibleSpace
 from partitune.models.architecture import Attention, AttentionBlock
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -24,12 +24,14 @@ def state_bytes(block: AttentionBlock, flags: Mapping[str, FlagValue]) -> int:
     """Bytes of one sequence's state in one layer, all tensor ranks together.
 
     Raises:
-        SpecError: a type that the engine refuses for such a layer.
+        InfeasibleSpace: a type that the engine refuses for such a layer.
     """
     convolution, recurrent = (_BYTES.get(str(flags.get(name, "auto"))) for name in STATE_FLAGS)
     if block.kind is Attention.LIGHTNING:
         return block.state_bytes_in(convolution, None)
     if block.kind is Attention.KDA and flags.get("mamba_ssm_cache_dtype") == "float16":
-        raise SpecError("mamba_ssm_cache_dtype: Kimi delta attention takes auto, float32 and bfloat16, not float16")
+        raise InfeasibleSpace(
+            "mamba_ssm_cache_dtype: Kimi delta attention takes auto, float32 and bfloat16, not float16"
+        )
     sixteen_bits = block.state_bytes == 2 * (block.state_elements + block.conv_elements)
     return block.state_bytes_in(convolution if recurrent is None and sixteen_bits else recurrent, convolution)
