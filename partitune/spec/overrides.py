@@ -62,7 +62,8 @@ def with_settings(spec: SearchSpace, keys: Mapping[str, FlagValue], source: str 
             section.clear()
         # A version looks like a number to YAML, and the file wants it in quotes.
         section[last] = str(value) if name == "engine.version" else value
-    return SearchSpace.from_mapping(plain, source=source)
+    changed = SearchSpace.from_mapping(plain, source=source)
+    return changed.changed_from(spec, [tuple(name.split(".")) for name in keys], source)
 
 
 def from_flags(given: Mapping[str, Any]) -> SearchSpace:

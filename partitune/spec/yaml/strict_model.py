@@ -209,6 +209,7 @@ class SpecFile(StrictModel):
     _source: str = PrivateAttr(default="")
     _lines: Mapping[KeyPath, int] = PrivateAttr(default_factory=dict)
     _folder: Path | None = PrivateAttr(default=None)
+    _changed: Mapping[KeyPath, str] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def load(cls, name: str) -> Self:
@@ -294,7 +295,20 @@ class SpecFile(StrictModel):
 
     def error(self, *path: str | int, text: str) -> SpecError:
         """The error to raise when a later check finds a key wrong; `text` is `what was found; what is allowed`."""
+        for changed, by in self._changed.items():
+            common = min(len(changed), len(path))
+            if changed[:common] == path[:common]:
+                return complaint(by, {}, [Fault(path, text)])
         return complaint(self._source, self._lines, [Fault(path, text)])
+
+    def changed_from(self, before: SpecFile, keys: Iterable[KeyPath], by: str) -> Self:
+        """These values, of which only those under `keys` are not where `before` has them, but in `by`.
+
+        A later check that finds a key wrong then names the place where a person wrote it.
+        """
+        self._source, self._lines = before._source, before._lines
+        self._changed = {**before._changed, **dict.fromkeys(keys, by)}
+        return self
 
     def resolved(self) -> dict[str, Any]:
         """Every value, defaults included, as plain JSON; `from_mapping` reads it back. Paths are absolute."""
