@@ -3,19 +3,19 @@
 Decision: default first. A deployment that nobody has to explain stays unless another one is better by more than the
 indifference zone; a tie is called a tie, in fixed words that reports and tests rely on. Simulated figures are
 deterministic, so the zone alone decides and the text says that nothing was measured; single measured runs are judged by
-the same zone and the text says that they were not repeated. Whether a pipeline was worth it is told from the trials
+the same zone and the text says that they were not repeated. The best of each layout is told from the trials
 alone as well, so that simulated and measured studies are read alike.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from partitune.analysis.figures import figure, percent
 from partitune.analysis.pareto import costs_of
 from partitune.candidate import Candidate, Objective, Outcome, Result
-from partitune.hardware.parallelism import Layout, layout_named
 
 #: Relative difference below which two deployments count as equal.
 INDIFFERENCE_ZONE = 0.01
@@ -177,7 +177,9 @@ def nearest_miss(results: Sequence[Result]) -> int | None:
 
 
 def layouts_tried(trials: Iterable[tuple[int, Result]], objective: Objective) -> Iterator[str]:
-    """The best trial of every layout by the first objective, and whether a pipeline was worth it, in sentences.
+    """The best trial of every layout by the first objective, with how many it had, in a sentence.
+
+    No verdict about pipelines: a search gives layouts unequal shares of its trials.
 
     Args:
         trials: each by its number and result.
@@ -187,25 +189,21 @@ def layouts_tried(trials: Iterable[tuple[int, Result]], objective: Objective) ->
         Nothing where the trials have one layout.
     """
     best: dict[str, tuple[float, int]] = {}
+    counts: Counter[str] = Counter()
     for number, result in trials:
         name, value = result.candidate.layout, result.metric(objective.metric)
-        if name is None or value is None or result.outcome is not Outcome.OK:
+        if name is None:
+            continue
+        counts[name] += 1
+        if value is None or result.outcome is not Outcome.OK:
             continue
         if name not in best or objective.cost(value) < objective.cost(best[name][0]):
             best[name] = (value, number)
     if len(best) < 2:
         return
     ranked = sorted(best, key=lambda name: objective.cost(best[name][0]))
-    listed = [f"{name} {figure(best[name][0], objective.metric)} (trial {best[name][1]})" for name in ranked]
+    listed = [
+        f"{name} {figure(best[name][0], objective.metric)} (trial {best[name][1]}, {counts[name]} tried)"
+        for name in ranked
+    ]
     yield f"best {objective.metric} of each layout, of what was tried: {', '.join(listed)}"
-    flat = next((name for name in ranked if layout_named(name, Layout()).pp == 1), None)
-    piped = next((name for name in ranked if layout_named(name, Layout()).pp > 1), None)
-    if flat is None or piped is None:
-        return
-    change = abs(best[piped][0] / best[flat][0] - 1)
-    if change <= INDIFFERENCE_ZONE:
-        yield f"pipeline, of what was tried: no difference between {piped} and {flat}, which has none"
-    elif ranked.index(piped) < ranked.index(flat):
-        yield f"pipeline, of what was tried: {piped} is {percent(change, '.0f')} better than {flat}, which has none"
-    else:
-        yield f"pipeline, of what was tried: {piped} is {percent(change, '.0f')} worse than {flat}, which has none"

@@ -15,9 +15,9 @@ from typing import Any
 from partitune.analysis.advice import Advice, advised
 from partitune.analysis.kernel_tables import OtherTables, under_other_tables
 from partitune.analysis.limits import Distance, PartDistances, distances
+from partitune.analysis.pipeline_need import is_a_pipeline_needed, stages_that_wait
 from partitune.candidate import Candidate, Caveats, FlagValue, Result, StageReport
 from partitune.costs.cost_model import StageSeconds, decode, prefill
-from partitune.costs.memory import MemoryModel, MemorySettings
 from partitune.engines.rules import FLAG_RULES
 from partitune.errors import SpecError
 from partitune.execution.driver import run
@@ -231,28 +231,8 @@ def _layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:
             counted = "the embedding that it reads on the last stage, and not its own weights and KV"
         yield f"speculative decoding: of the drafter's memory is counted: {counted}"
     if layout.pp > 1:
-        yield from _is_a_pipeline_needed(problem, settings)
-
-
-def _is_a_pipeline_needed(problem: Problem, settings: MemorySettings) -> Iterator[str]:
-    layout = problem.layout
-    for load in (load.of_rank(layout.dp) for load in problem.mix.loads):
-        if load.concurrency is not None and load.concurrency < layout.pp:
-            of_part = f"load {load.name}: " if load.name else ""
-            yield (
-                f"{of_part}{load.concurrency} requests at once are fewer than {layout.pp} stages, so some always wait; "
-                "partitune layouts compares other layouts"
-            )
-    try:
-        alone = problem.placed(replace(layout, pp=1, dp=1, expert_ranks=1))
-    except SpecError:
-        return
-    if MemoryModel(problem.architecture, alone, settings).stage(0, 0, problem.layers).fits:
-        gpus = "one GPU" if layout.stage_gpus == 1 else f"{layout.tp * layout.pcp} GPUs"
-        yield (
-            f"the model fits {gpus}: data ranks in place of stages would have no hand-offs and no waiting; partitune "
-            "layouts compares them"
-        )
+        yield from (f"{note}; partitune layouts compares other layouts" for note in stages_that_wait(problem))
+        yield from is_a_pipeline_needed(resolved)
 
 
 def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:

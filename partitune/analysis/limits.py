@@ -54,6 +54,9 @@ FACTORS = {
     "host": "host",
 }
 
+#: A pipeline fuller than decoding explains by more than this holds chunks of prompts.
+_CHUNKS_FILL = 1.05
+
 
 @dataclass(frozen=True, slots=True)
 class Distance:
@@ -71,6 +74,11 @@ class Distance:
     best_partition: tuple[int, ...]  # this one, or one planned for the batches of this run that is worth a change
     partition_gain: float  # most output throughput of those tried over this one's, simulated
     partition: str  # what trying partitions showed
+
+    @property
+    def only_decodes(self) -> bool:
+        """Whether no more is in flight than groups that decode: chunks of one prompt are on several stages at once."""
+        return self.factors["fill"] <= _CHUNKS_FILL * self.fill_ceiling
 
     def to_json(self) -> dict[str, Any]:
         """The object under `distance` of `explain --json`. Keys may be added, never changed."""
@@ -235,7 +243,8 @@ def _partition_note(distance: Distance, speeds: Sequence[float], *, alike: bool)
         return f"no other one to try; {balance}"
     count = f"{others} other{'s' * (others > 1)} tried"
     tried = f"{count}, none gains more than {percent(INDIFFERENCE_ZONE, 'g')} output throughput"
-    if alike and max(speeds) <= (1 + INDIFFERENCE_ZONE) * min(speeds) and distance.batches_in_flight <= distance.knee:
+    made_none = max(speeds) <= (1 + INDIFFERENCE_ZONE) * min(speeds)
+    if alike and made_none and distance.batches_in_flight <= distance.knee and distance.only_decodes:
         groups = "all requests decode as one group, which is on one stage at a time"
         if distance.batches_in_flight > 1:
             groups = f"{distance.batches_in_flight} groups of requests are in flight, fewer than {distance.knee:.1f}"
@@ -257,7 +266,9 @@ def _why(distance: Distance, rows: float, problem: Problem) -> str:
             return f"{problem.layers} layers cannot be shared out more evenly over {stages} stages"
         case "fill" if groups < stages:
             most = percent(distance.fill_ceiling, ".0f")
-            return f"{most} is all that {groups} of {stages} groups in flight can give"
+            if distance.only_decodes:
+                return f"{most} is all that {groups} of {stages} groups in flight can give"
+            return f"{most} is what {groups} of {stages} groups give while they decode; chunks of prompts fill more"
         case "fill":
             return f"{groups} groups on {stages} stages; steps vary by {percent(distance.step_variation, '.0f')}"
         case "roofline":

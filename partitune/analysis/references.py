@@ -89,7 +89,9 @@ def compared_text(
     candidate = trial.result.candidate
     if same_flags is None:
         if is_default_partition(trial, default):
-            return ["this is the default partition: it differs from the engine's default by its flags alone"]
+            moved = default is not None and default.result.candidate.layout != candidate.layout
+            by = "layout, whose default partition it has, and its flags" if moved else "flags alone"
+            return [f"this is the default partition: it differs from the engine's default by its {by}"]
         command = explain_command(("SPACE",), candidate, candidate.partition)
         return [
             f"the default partition at these flags was not tried: {command} (SPACE: that of the study) simulates it"

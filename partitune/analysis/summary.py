@@ -91,7 +91,7 @@ class Summary:
         return None if index is None else self.trials[index]
 
     def layouts_tried(self) -> Iterator[str]:
-        """Whether a pipeline was worth it, in sentences; none where one layout was tried."""
+        """The best of every layout, in a sentence; none where one layout was tried."""
         return layouts_tried(((trial.number, trial.result) for trial in self.trials), self.objectives[0])
 
     def notes(self) -> list[str]:

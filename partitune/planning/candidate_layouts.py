@@ -75,8 +75,11 @@ def starting_layout(problem: Problem, spec: SearchSpace) -> Layout:
     best = next(iter(every := considered(problem, spec, {})))
     if not best.reasons:
         return best.layout
-    reasons = dict.fromkeys(f"{entry.layout.name}: {'; '.join(entry.reasons)}" for entry in every)
-    raise spec.error("parallel", "layouts", text=f"no layout can be used here: {', '.join(reasons)}")
+    names: dict[str, list[str]] = {}
+    for entry in every:
+        names.setdefault("; ".join(entry.reasons), []).append(entry.layout.name)
+    reasons = "; ".join(f"not {', '.join(of_one)}: {reason}" for reason, of_one in names.items())
+    raise spec.error("parallel", "layouts", text=f"no layout can be used here: {reasons}")
 
 
 def possible(problem: Problem, spec: SearchSpace) -> tuple[Layout, ...]:

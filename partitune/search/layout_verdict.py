@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from partitune.analysis.advice import Rank
 from partitune.analysis.comparison import gain
 from partitune.analysis.figures import figure, percent
+from partitune.analysis.pipeline_need import stages_that_wait
 from partitune.candidate import Objective, Outcome, Result
 from partitune.hardware.parallelism import Layout
 from partitune.planning.problem import Problem
@@ -40,25 +41,28 @@ def ranking(problem: Problem) -> tuple[Rank, str]:
     return rank, f"{objective.metric}{kept}"
 
 
-def verdicts(problem: Problem, running: Sequence[Ran]) -> Iterator[str]:
-    """What follows from the layouts that ran, the best first."""
+def best_of_both(running: Sequence[Layout]) -> tuple[int | None, int | None]:
+    """Of layouts that ran, the best first: which is the best with a pipeline, and which the best without."""
+    piped = next((index for index, layout in enumerate(running) if layout.pp > 1), None)
+    return piped, next((index for index, layout in enumerate(running) if layout.pp == 1), None)
+
+
+def verdicts(problem: Problem, running: Sequence[Ran], untried: str = "") -> Iterator[str]:
+    """What follows from the layouts that ran, the best first; `untried` is why this may yet change, or empty."""
     if not running:
-        yield "no layout can be used: more or larger GPUs, or a smaller model, are needed"
+        yield "no layout can be used, for the reasons that are given"
         return
-    piped = next((ran for ran in running if ran[0].pp > 1), None)
-    flat = next((ran for ran in running if ran[0].pp == 1), None)
+    piped, flat = (None if index is None else running[index] for index in best_of_both([ran[0] for ran in running]))
     if flat is None or piped is None:
-        yield f"no layout {'with' if piped is None else 'without'} a pipeline can be used here: see the reasons below"
+        yield f"{'none' if piped is None else 'every one'} of the layouts that run has a pipeline"
     else:
-        yield _versus(problem, piped, flat)
+        compared = _versus(problem, piped, flat)
+        yield f"no verdict on pipelines: {untried}; so far {compared.partition(': ')[2]}" if untried else compared
         quickest = min(running, key=lambda ran: ran[1].metric("tpot_p50_ms") or math.inf)
         if quickest not in (piped, flat) and (token_ms := quickest[1].metric("tpot_p50_ms")) is not None:
             yield f"least time per token: {quickest[0].name}, {token_ms:.3g} ms"
     best = running[0][0]
-    loads = [load.of_rank(best.dp) for load in problem.mix.loads]
-    outstanding = min((load.concurrency for load in loads if load.concurrency is not None), default=best.pp)
-    if outstanding < best.pp:
-        yield f"{outstanding} requests at once are fewer than {best.pp} stages: some always wait"
+    yield from (f"{best.name}: {note}" for note in stages_that_wait(problem.on(best.name)))
     if note := problem.cluster.idle_note(best):
         yield note
 
@@ -80,7 +84,7 @@ def _versus(problem: Problem, piped: Ran, flat: Ran) -> str:
         objective = _objective(problem)
         values = [result.metric(objective.metric) for result in (without_it, with_it)]
         if values[0] is None or values[1] is None or not values[0]:
-            return f"{with_pipeline} and {without} cannot be compared: {objective.metric} is missing"
+            return f"no comparison: {with_pipeline} and {without} do not both have {objective.metric}"
         more = gain(objective, values[0], values[1])
         what = f"is {{}} better in {objective.metric} than"
         token_ms += f": {figure(values[1], objective.metric)} with, {figure(values[0], objective.metric)} without"

@@ -119,6 +119,19 @@ def test_a_winner_with_the_default_partition_differs_by_its_flags_alone(tmp_path
     ]
 
 
+def test_a_winner_with_another_layouts_default_partition_differs_by_more_than_its_flags(tmp_path: Path) -> None:
+    found = studied(
+        tmp_path,
+        ("default:default", ended((8,), 2048, 100.0, "tp4-pp1")),
+        ("exact:front-0", ended((8,), 2048, 120.0, "tp2-pp1-dp2")),
+    )
+    assert found.best is not None
+    (line,) = found.against_same_flags(found.best)
+    assert line.endswith(
+        "it differs from the engine's default by its layout, whose default partition it has, and its flags"
+    )
+
+
 def test_on_another_layout_the_default_partition_is_that_layouts(tmp_path: Path) -> None:
     found = studied(
         tmp_path,

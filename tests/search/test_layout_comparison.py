@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from partitune.cli import main
+from partitune.search import layout_comparison
 from partitune.search.layout_comparison import Compared, compare_layouts
 from partitune.spec.search_space import SearchSpace
 
@@ -107,3 +109,20 @@ def test_another_fault_of_the_file_is_still_said(tmp_path: Path, capsys: pytest.
                     "parallel: {tp: 3, pp: 3}\nbudgte: {}\n")  # fmt: skip
     assert main(["layouts", str(file)]) == 2
     assert "s.yaml:6: budgte" in capsys.readouterr().err
+
+
+def test_nothing_is_concluded_of_a_pipeline_whose_flags_were_not_all_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout_comparison, "BUDGET_S", 0.0)
+    verdict = compare_layouts(small(), {}).advice[0]
+    assert not verdict.startswith("no verdict")  # the best with and the best without have a budget of their own
+    monkeypatch.setattr(layout_comparison, "BUDGET_OF_BEST_S", 0.0)
+    untried = compare_layouts(small(), {})
+    assert re.match(r"no verdict on pipelines: \d+ changes of tp\d-pp\d.* were not tried; so far ", untried.advice[0])
+    assert "wrong tool" not in " ".join(untried.advice)
+
+
+def test_what_all_layouts_have_in_common_is_said_of_those_that_ran() -> None:
+    listed = compare_layouts(small(parallel={"layouts": [{"tp": 1, "pp": 4}, {"tp": 2, "pp": 2}]}), {})
+    assert listed.advice[0] == "every one of the layouts that run has a pipeline"
+    alone = compare_layouts(small(cluster={"nodes": 1, "gpus_per_node": 1, "gpu": "L40S"}), {})
+    assert alone.advice[0] == "none of the layouts that run has a pipeline"
