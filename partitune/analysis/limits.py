@@ -203,7 +203,7 @@ def _better_partitions(
 def _at_data_sheet(problem: Problem) -> Problem:
     """The same problem on GPUs whose kernels reach the peaks they were sold with."""
     placement = replace(problem.placement, gpus=tuple(replace(gpu, at_peaks=True) for gpu in problem.placement.gpus))
-    kernel = problem.engine.expert_kernel(problem.architecture, problem.placement.gpus[0])
+    kernel = problem.engine.expert_kernel(problem.architecture, problem.placement.gpus[0], {})
     return replace(problem, costs=RooflineCosts(problem.architecture, placement, expert_kernel=kernel))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from partitune.candidate import FlagValue
 from partitune.costs.cost_model import StageCosts
@@ -64,9 +64,22 @@ class Scheduling(Protocol):
     def flow(self, deployment: Deployment) -> Flow:
         """How batches flow. Raises SpecError where the engine refuses the combination."""
 
-    def expert_kernel(self, architecture: Architecture, gpu: Gpu) -> str | None:
-        """The routed-expert kernel it picks where that is not the usual one (`costs.blocks`); None: the usual one."""
-        return None
+    #: The flag that chooses the kernel of routed experts; empty: none does.
+    expert_flag: ClassVar[str] = ""
+
+    def expert_kernels(self, architecture: Architecture, gpu: Gpu) -> Mapping[str, str | None]:
+        """Values of `expert_flag` of which there are times -> the kernel (`costs.blocks`); None: the usual one."""
+        return {"auto": None}
+
+    def expert_kernel(self, architecture: Architecture, gpu: Gpu, flags: Mapping[str, FlagValue]) -> str | None:
+        """The routed-expert kernel that a start is timed with: without times of the one it asks for, that of `auto`."""
+        kernels = self.expert_kernels(architecture, gpu)
+        return kernels.get(str(flags.get(self.expert_flag, "auto")), kernels["auto"])
+
+    def times_experts(self, deployment: Deployment) -> bool:
+        """Whether there are times of the kernel that the start's `expert_flag` asks for."""
+        asked = str(deployment.flags.get(self.expert_flag, "auto"))
+        return asked in self.expert_kernels(deployment.architecture, deployment.gpu)
 
     def levers(self, deployment: Deployment, requests: int, prompt_tokens: int) -> Mapping[str, Sequence[FlagValue]]:
         """The flags that change how a load is put into batches: name -> values to try in its place, best guess first.

@@ -51,7 +51,7 @@ def server_points(folder: Path, every: int = 1) -> Iterator[Point | str]:
 def _point(row: Mapping[str, str], folder: Path) -> Point:
     concurrency, prompt, output = (int(row[key]) for key in ("concurrency", "prompt_tokens", "output_tokens"))
     problem = _problem(row, concurrency, prompt, output, folder)
-    kernel = problem.engine.expert_kernel(problem.architecture, problem.placement.gpus[0])
+    kernel = problem.engine.expert_kernel(problem.architecture, problem.placement.gpus[0], {})
     if row["model"].startswith("openai/gpt-oss") and row["gpu"].startswith("B"):
         kernel = "w4a8_mxfp4_mxfp8"  # the script sets VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8
     costs, roofline = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from partitune.candidate import FlagValue, Objective
 from partitune.costs.cost_model import CostModel
@@ -82,7 +83,7 @@ class Problem:
         start is refused where its rules are checked, or its KV is planned.
         """
         start = self.start(flags)
-        key = tuple(start.flags.get(name) for name in self.engine.storing_flags)
+        key = tuple(start.flags.get(name) for name in (*self.engine.storing_flags, self.engine.expert_flag))
         if key == self.stored_by:
             return self
         if key not in self._as_stored:
@@ -94,9 +95,11 @@ class Problem:
             stored, offloaded = self.engine.stored(start), self.engine.offloaded(start)
         except SpecError:
             return self
-        if stored is self.architecture and offloaded is None:
+        kernels_of = self.kernels_of or self.engine
+        kernels = {kernels_of.expert_kernel(stored, start.gpu, flags) for flags in ({}, start.flags)}
+        if stored is self.architecture and offloaded is None and len(kernels) == 1:
             return self
-        costs = roofline_costs(stored, self.placement, self.kernels_of or self.engine, offloaded)
+        costs = roofline_costs(stored, self.placement, kernels_of, offloaded, start.flags)
         return replace(self, architecture=stored, checkpoint=start.architecture, stored_by=key, costs=costs)
 
     def under(self, version: str, runner: str) -> Problem:
@@ -214,10 +217,14 @@ class Problem:
 
 
 def roofline_costs(
-    architecture: Architecture, placement: Placement, chosen: Engine, offloaded: Offloaded | None = None
+    architecture: Architecture,
+    placement: Placement,
+    chosen: Engine,
+    offloaded: Offloaded | None = None,
+    flags: Mapping[str, FlagValue] = MappingProxyType({}),
 ) -> CostModel:
     """What layers cost on these GPUs, by the roofline and by what was measured under this engine."""
-    kernel = chosen.expert_kernel(architecture, placement.gpus[0])
+    kernel = chosen.expert_kernel(architecture, placement.gpus[0], flags)
     return RooflineCosts(
         architecture, placement, expert_kernel=kernel, measured_engine=chosen.measured, offloaded=offloaded
     )

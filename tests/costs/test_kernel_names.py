@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from partitune import load_study
+from partitune.analysis.explanation import candidate_of, explain
 from partitune.cli import main
 from partitune.costs.cost_model import prefill
 from partitune.costs.fitted import fits
+from partitune.spec.search_space import SearchSpace
 from tests.builders import shipped_problem
 
 
@@ -42,3 +46,45 @@ def test_an_explanation_names_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert "kernels assumed: experts: w4a8_mxfp4_mxfp8; attention: kda causal_conv1d_fn_qkv3" in capsys.readouterr().out
     assert main(["explain", "kimi-k3-pp8-tp2-sglang", "--no-advice", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kernels"]["experts"] == "w4a8_mxfp4_mxfp8"
+
+
+@pytest.mark.parametrize(
+    ("space", "flag", "value", "kernel", "told"),
+    [
+        ("kimi-k3-pp8-tp2-sglang", "moe_runner_backend", "marlin", "w4a16_marlin", False),
+        ("kimi-k3-pp8-tp2-sglang", "moe_runner_backend", "flashinfer_mxfp4", "w4a8_mxfp4_mxfp8", False),
+        ("kimi-k3-pp8-tp2-sglang", "moe_runner_backend", "triton", "w4a8_mxfp4_mxfp8", True),
+        ("kimi-k3-pp8-tp2", "moe_backend", "marlin", "w4a16_marlin", False),
+        ("kimi-k3-pp8-tp2", "moe_backend", "flashinfer_trtllm", "w4a16_marlin", True),
+        ("deepseek-v3-pp4-tp8", "moe_backend", "marlin", "fp8_block", True),
+    ],
+)
+def test_a_flag_chooses_the_kernel_of_experts_or_is_told_to_have_no_times(
+    space: str, flag: str, value: str, kernel: str, told: bool
+) -> None:
+    problem = shipped_problem(space)
+    explained = explain(problem, candidate_of(problem, None, {flag: value}))
+    assert explained.to_json()["kernels"]["experts"] == kernel
+    assert (flag in explained.caveats.not_modelled) == told
+
+
+def test_marlin_takes_three_times_as_long_as_eight_bit_activations() -> None:
+    """A Kimi-K3 expert block of 2,048 tokens at TP2 on B300: 7.9 ms against 2.2 (kernel tables of SGLang 0.5.14)."""
+    problem = shipped_problem("kimi-k3-pp8-tp2-sglang")
+    fast, slow = (problem.served({"moe_runner_backend": name}) for name in ("flashinfer_mxfp4", "marlin"))
+    ms = [1e3 * float(it.costs.layer_s(1, prefill(2048))[20]) for it in (fast, slow)]
+    assert ms[1] - ms[0] == pytest.approx(7.9 - 2.2, rel=0.15)
+
+
+def test_a_search_over_kernels_that_have_times_is_no_tie(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = SearchSpace.load("kimi-k3-pp8-tp2-sglang").resolved()
+    knobs = {"moe_runner_backend": ["flashinfer_mxfp4", "marlin"]}
+    (tmp_path / "s.yaml").write_text(json.dumps({**spec, "knobs": knobs, "seeds": []}))
+    where = ("--pool", "local", "--quiet", "--json", "--db", str(tmp_path / "r.db"))
+    assert main(["search", str(tmp_path / "s.yaml"), "--trials", "8", *where]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["best"]["knobs"].get("moe_runner_backend", "auto") != "marlin"
+    assert answer["not_modelled"] == []
+    rows = load_study("kimi-k3-pp8-tp2-sglang", tmp_path / "r.db")
+    rates = {row["moe_runner_backend"]: row["output_throughput_tok_s"] for row in rows if row["outcome"] == "ok"}
+    assert rates["marlin"] < 0.7 * rates["flashinfer_mxfp4"]

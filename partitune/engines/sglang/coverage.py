@@ -87,6 +87,7 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         disaggregation_decode_polling_interval enable_pd_role_switch optimistic_prefill_attempts
         disaggregation_decode_host_receive_threshold kv_events_config enable_pdmux pdmux_config_path sm_group_num
     """),
+    (_NOT, "there are no times of the kernel that it asks for: those of `auto` stand in", "moe_runner_backend"),
     (_NOT, "kernels are those of the tables, whatever back end is asked for", """
         attention_backend decode_attention_backend prefill_attention_backend enable_lean_attention
         enable_nvidia_megakernel enable_amd_monokernel sampling_backend grammar_backend fp8_gemm_runner_backend
@@ -95,7 +96,7 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         disable_flashinfer_autotune flashinfer_autotune_skip_ops triton_attention_reduce_in_fp32
         triton_attention_num_kv_splits triton_attention_split_tile_size flashinfer_mla_disable_ragged
         enable_fused_qk_norm_rope enable_dsa_fused_indexer mamba_backend linear_attn_backend
-        linear_attn_decode_backend linear_attn_prefill_backend linear_attn_verify_backend moe_runner_backend
+        linear_attn_decode_backend linear_attn_prefill_backend linear_attn_verify_backend
         flashinfer_mxfp4_moe_precision enable_w4a4_mxfp4_megamoe enable_tf32_matmul enable_fp32_lm_head
         enable_deterministic_inference rl_on_policy_target enable_scattered_sconv model_impl
         disable_shared_experts_fusion enforce_shared_experts_fusion enable_megamoe_for_layernorm_sp

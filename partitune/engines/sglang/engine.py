@@ -33,7 +33,7 @@ from partitune.engines.sglang.models import (
     QUANTISATIONS,
     REGISTRY,
     TIMED,
-    expert_kernel,
+    expert_kernels,
     replicated_embeddings,
 )
 from partitune.engines.sglang.parallel_rules import has_experts, resolved_layout
@@ -90,7 +90,7 @@ class Sglang(Engine):
     resolved_layout = staticmethod(resolved_layout)
     default_flags, effective_flags = staticmethod(default_flags), staticmethod(effective_flags)
     kv_cache, kv_blocks = staticmethod(kv_cache), staticmethod(kv_blocks)
-    expert_kernel = staticmethod(expert_kernel)
+    expert_flag, expert_kernels = "moe_runner_backend", staticmethod(expert_kernels)
     levers = staticmethod(levers)
     recordings = MappingProxyType({"schedules": Recording})
     launch = SglangLaunch()
@@ -103,7 +103,10 @@ class Sglang(Engine):
 
     def not_modelled(self, deployment: Deployment) -> Mapping[str, str]:
         """Flags that are set and change no figure here."""
-        return QUANTISING.left_out(deployment) | left_out(deployment.flags, SGLANG_COVERAGE, SGLANG_FLAGS, "SGLang")
+        named = left_out(deployment.flags, SGLANG_COVERAGE, SGLANG_FLAGS, "SGLang")
+        if self.times_experts(deployment):
+            named.pop(self.expert_flag, None)
+        return QUANTISING.left_out(deployment) | named
 
     def rank_order(self, architecture: Architecture) -> RankOrder:
         """Attention data ranks lie inside a stage; replicas of a dense model each have a pipeline of their own."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from partitune.costs.measured.operations import GDN_KERNELS, SGLANG_TABLES, MeasuredEngine
 from partitune.costs.memory import ReplicatedEmbeddings
 from partitune.engines.architectures import Registry
+from partitune.engines.known_times import has_mxfp4_experts, is_data_centre_blackwell
 from partitune.engines.quantisations import QuantisationTable
 from partitune.engines.versions import Version, VersionRange
 from partitune.hardware.gpus import Gpu
-from partitune.models.architecture import Architecture, Ffn
+from partitune.models.architecture import Architecture
 
 #: Its classes, and those with a pipeline (`forward` takes `pp_proxy_tensors`).
 REGISTRY = Registry("sglang", "SGLang", "SGLang srt/models")
@@ -34,9 +35,15 @@ def replicated_embeddings(architecture: Architecture) -> ReplicatedEmbeddings:
     return ReplicatedEmbeddings(embedding=name in _EMBEDDING, head=name in _HEAD, tower=False)
 
 
-def expert_kernel(architecture: Architecture, gpu: Gpu) -> str | None:
-    """8-bit activations with mxfp4 weights on data-centre Blackwell; None: the usual kernel."""
-    mxfp4 = any(layer.ffn.kind is Ffn.MOE and layer.ffn.expert_dtype == "mxfp4" for layer in architecture.layers)
-    special = architecture.architecture.startswith("GptOss")
-    blackwell = gpu.generation.value.data_centre_blackwell
-    return "w4a8_mxfp4_mxfp8" if mxfp4 and not special and blackwell else None
+def expert_kernels(architecture: Architecture, gpu: Gpu) -> dict[str, str | None]:
+    """Values of `moe_runner_backend` of which there are times: two kernels for MXFP4 weights.
+
+    On data-centre Blackwell `flashinfer_mxfp4`, with 8-bit activations, is what `auto` becomes: SGLang 0.5.23
+    `arg_groups/model_overrides/kimi_k3.py`.
+    """
+    if not has_mxfp4_experts(architecture):
+        return {"auto": None}
+    marlin: dict[str, str | None] = {"marlin": "w4a16_marlin"}
+    if not is_data_centre_blackwell(gpu):
+        return {"auto": None, **marlin}
+    return {**dict.fromkeys(("auto", "flashinfer_mxfp4"), "w4a8_mxfp4_mxfp8"), **marlin}

@@ -33,8 +33,9 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
         enable_mamba_shared_prefix_checkpoint
     """),
     (_NOT, "windows stay as the model has them", "disable_sliding_window"),
+    (_NOT, "there are no times of the kernel that it asks for: those of `auto` stand in", "moe_backend"),
     (_NOT, "kernels are those of the tables, whatever back end is asked for", """
-        moe_backend linear_backend attention_backend attention_config mamba_backend mamba_ssu_algorithm
+        linear_backend attention_backend attention_config mamba_backend mamba_ssu_algorithm
         sparse_indexer_topk_backend gdn_prefill_backend kda_prefill_backend kda_decode_backend kernel_config
         ir_op_priority disable_cascade_attn enable_flashinfer_autotune use_fp64_gumbel
         enable_flash_late_interaction

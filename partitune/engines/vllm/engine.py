@@ -34,7 +34,15 @@ from partitune.engines.vllm.kv_recording import KvRecord
 from partitune.engines.vllm.launch import VllmLaunch
 from partitune.engines.vllm.levers import levers, other_starts
 from partitune.engines.vllm.logs import VllmReadout
-from partitune.engines.vllm.models import KNOWN_TIMES, MEASURED, QUANTISATIONS, REGISTRY, TIMED, replicated_embeddings
+from partitune.engines.vllm.models import (
+    KNOWN_TIMES,
+    MEASURED,
+    QUANTISATIONS,
+    REGISTRY,
+    TIMED,
+    expert_kernels,
+    replicated_embeddings,
+)
 from partitune.engines.vllm.parallel_rules import resolved_layout
 from partitune.engines.vllm.pipelining import READ, Regime, choose_regime, regime, runs_v2
 from partitune.engines.vllm.rules import check_vllm, draft_method
@@ -69,6 +77,7 @@ class Vllm(Engine):
     )
     registry, quantisations, measured = REGISTRY, QUANTISATIONS, MEASURED
     cut_rules, known_times = CUT_RULES, KNOWN_TIMES
+    expert_flag, expert_kernels = "moe_backend", staticmethod(expert_kernels)
     written_by_partitune: ClassVar[Mapping[str, str]] = {
         "VLLM_PP_LAYER_PARTITION": "seeds, knobs.partition or --partition",
         "VLLM_USE_V2_MODEL_RUNNER": "engine.runner",
@@ -101,6 +110,8 @@ class Vllm(Engine):
     def not_modelled(self, deployment: Deployment) -> Mapping[str, str]:
         """Flags that are set and change no figure here."""
         named = left_out(deployment.flags, VLLM_COVERAGE, VLLM_FLAGS, "vLLM")
+        if self.times_experts(deployment):
+            named.pop(self.expert_flag, None)
         return quantising(deployment).left_out(deployment) | named
 
     def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:

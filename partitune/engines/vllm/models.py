@@ -18,6 +18,7 @@ from partitune.engines.architectures import Registry
 from partitune.engines.known_times import KnownTimes, any_gpu, has_mxfp4_experts, is_data_centre_blackwell, is_kimi_k3
 from partitune.engines.quantisations import QuantisationTable
 from partitune.engines.versions import Version, VersionRange
+from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture
 
 _BOTH = frozenset({
@@ -73,6 +74,15 @@ KNOWN_TIMES = (
         "2,263 ms under 0.27.1 and 376 under the main branch of 2026-09-13 [vLLM blog 2026-09-13]",
     ),
 )
+
+
+def expert_kernels(architecture: Architecture, gpu: Gpu) -> dict[str, str | None]:  # noqa: ARG001
+    """Values of `moe_backend` of which there are times: Marlin for MXFP4 weights.
+
+    `layers/fused_moe/oracle/mxfp4.py`, map_mxfp4_backend. Of FlashInfer's kernel with 16-bit activations, which
+    `flashinfer_trtllm` tries first, there are none.
+    """
+    return {"auto": None, **({"marlin": "w4a16_marlin"} if has_mxfp4_experts(architecture) else {})}
 
 
 def replicated_embeddings(architecture: Architecture, version: Version, *, v2: bool) -> ReplicatedEmbeddings:

@@ -89,10 +89,10 @@ def test_how_batches_flow() -> None:
 
 def test_kimi_k3_runs_its_own_expert_kernel_on_blackwell_only() -> None:
     k3 = load_architecture("kimi-k3")
-    assert SGLANG.expert_kernel(k3, gpu("B300")) == "w4a8_mxfp4_mxfp8"
-    assert SGLANG.expert_kernel(k3, gpu("H200")) is None
-    assert SGLANG.expert_kernel(architecture("ff"), gpu("B300")) is None
-    assert engine("vllm").expert_kernel(k3, gpu("B300")) is None
+    assert SGLANG.expert_kernel(k3, gpu("B300"), {}) == "w4a8_mxfp4_mxfp8"
+    assert SGLANG.expert_kernel(k3, gpu("H200"), {}) is None
+    assert SGLANG.expert_kernel(architecture("ff"), gpu("B300"), {}) is None
+    assert engine("vllm").expert_kernel(k3, gpu("B300"), {}) is None
 
 
 def test_a_cap_on_tokens_holds_for_the_pool() -> None:
