@@ -41,15 +41,15 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
         "qwen3": {"num_key_value_heads": 32, "head_dim": 128},
         "qwen3_vl_text": {"num_key_value_heads": 32, "head_dim": 128},
         "qwen3_moe": {"num_key_value_heads": 4, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
-        "qwen3_next": {"num_key_value_heads": 2, "head_dim": 256, "shared_expert_intermediate_size": 512},
+        "qwen3_next": {"num_key_value_heads": 2, "head_dim": 256},
         "qwen3_5_text": {"num_key_value_heads": 4, "head_dim": 256},
-        "qwen3_5_moe_text": {"num_key_value_heads": 2, "head_dim": 256, "shared_expert_intermediate_size": 512},
+        "qwen3_5_moe_text": {"num_key_value_heads": 2, "head_dim": 256},
         "gpt_oss": {"num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "sliding_window_pattern": 2},
         "glm4_moe": {"num_key_value_heads": 8, "first_k_dense_replace": 1, "n_shared_experts": 1},
         "minimax_m2": {"num_key_value_heads": 8, "head_dim": 128},
         "llama4_text": {"num_key_value_heads": 8, "head_dim": 128},
         "jamba": {"num_key_value_heads": 8},
-        "nemotron_h": {"num_key_value_heads": 8, "head_dim": 128},
+        "nemotron_h": {"num_key_value_heads": 8},
         "deepseek_v2": {"q_lora_rank": 1536, "n_shared_experts": 2},
         "deepseek_v3": {"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
         "deepseek_v32": {"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
@@ -76,7 +76,8 @@ _ONE_FOR_ALL = ("moe_intermediate_size", "moe_topk", "num_shared_expert", "num_e
 def filled_in(config: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
     """The config with what its class fills in, and the names of those keys."""
     defaults = CLASS_DEFAULTS.get(str(config.get("model_type")), {})
-    absent = tuple(key for key in defaults if key not in config)
+    told = {"sliding_window_pattern"} if config.get("layer_types") else set()
+    absent = tuple(key for key in defaults if key not in config and key not in told)
     whole = {**{key: defaults[key] for key in absent}, **config}
     for key in _ONE_FOR_ALL:
         entries = whole.get(key)

@@ -7,7 +7,8 @@ import pytest
 from partitune.models.architecture import Architecture
 from partitune.models.class_defaults import CLASS_DEFAULTS
 from partitune.models.families import FAMILIES
-from partitune.models.reader import read_architecture
+from partitune.models.published import catalog_names
+from partitune.models.reader import load_architecture, read_architecture
 
 
 def _sized(
@@ -48,6 +49,11 @@ def test_16_what_a_class_fills_in_changes_windows_and_heads() -> None:
     assert qwen.layers[0].attention.kv_bytes_per_token == 2 * 2 * 8 * 128  # head_dim of the class, not 1024 / 16
     olmo = _sized("olmo3", 4096, 11008, 8, 32, 100278)
     assert [layer.attention.window is None for layer in olmo.layers] == [False, False, False, True] * 2
+
+
+def test_16_no_model_of_the_catalog_leans_on_its_class_for_what_its_config_was_shortened_by() -> None:
+    leaning = {name: load_architecture(name).notes for name in catalog_names()}
+    assert not {name: notes for name, notes in leaning.items() if any("not in the config" in note for note in notes)}
 
 
 def test_16_every_class_with_defaults_has_a_reader() -> None:
