@@ -55,6 +55,8 @@ def test_an_explanation_names_them(capsys: pytest.CaptureFixture[str]) -> None:
         ("kimi-k3-pp8-tp2-sglang", "moe_runner_backend", "flashinfer_mxfp4", "w4a8_mxfp4_mxfp8", False),
         ("kimi-k3-pp8-tp2-sglang", "moe_runner_backend", "triton", "w4a8_mxfp4_mxfp8", True),
         ("kimi-k3-pp8-tp2", "moe_backend", "marlin", "w4a16_marlin", False),
+        ("kimi-k3-pp8-tp2", "moe_backend", "flashinfer_trtllm_afp8", "w4a8_mxfp4_mxfp8", False),
+        ("kimi-k3-pp8-tp2-h200", "moe_backend", "flashinfer_trtllm_afp8", "w4a16_marlin", True),
         ("kimi-k3-pp8-tp2", "moe_backend", "flashinfer_trtllm", "w4a16_marlin", True),
         ("deepseek-v3-pp4-tp8", "moe_backend", "marlin", "fp8_block", True),
     ],

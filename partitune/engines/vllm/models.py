@@ -62,8 +62,9 @@ KNOWN_TIMES = (
         has_mxfp4_experts,
         is_data_centre_blackwell,
         "experts are timed as Marlin, which vLLM 0.24 was measured with; vLLM from 0.27 on tries FlashInfer's kernel "
-        "with 8-bit activations first (2.2 ms where Marlin takes 7.9: Kimi-K3, 2,048 tokens, TP2, B300), so that these "
-        "figures are too slow [vLLM 0.27 to 0.33 layers/fused_moe/oracle/mxfp4.py]",
+        "with 8-bit activations first (2.2 ms where Marlin takes 7.9: Kimi-K3, 2,048 tokens, TP2, B300), so that "
+        "figures of moe_backend: auto are too slow, and those of flashinfer_trtllm_afp8 are its own "
+        "[vLLM 0.27 to 0.33 layers/fused_moe/oracle/mxfp4.py]",
     ),
     KnownTimes(
         Version(0, 27),
@@ -76,13 +77,18 @@ KNOWN_TIMES = (
 )
 
 
-def expert_kernels(architecture: Architecture, gpu: Gpu) -> dict[str, str | None]:  # noqa: ARG001
-    """Values of `moe_backend` of which there are times: Marlin for MXFP4 weights.
+def expert_kernels(architecture: Architecture, gpu: Gpu) -> dict[str, str | None]:
+    """Values of `moe_backend` of which there are times: for MXFP4 weights Marlin, and 8-bit activations on Blackwell.
 
     `layers/fused_moe/oracle/mxfp4.py`, map_mxfp4_backend. Of FlashInfer's kernel with 16-bit activations, which
     `flashinfer_trtllm` tries first, there are none.
     """
-    return {"auto": None, **({"marlin": "w4a16_marlin"} if has_mxfp4_experts(architecture) else {})}
+    kernels: dict[str, str | None] = {"auto": None}
+    if has_mxfp4_experts(architecture):
+        kernels["marlin"] = "w4a16_marlin"
+        if is_data_centre_blackwell(gpu):
+            kernels["flashinfer_trtllm_afp8"] = "w4a8_mxfp4_mxfp8"
+    return kernels
 
 
 def replicated_embeddings(architecture: Architecture, version: Version, *, v2: bool) -> ReplicatedEmbeddings:
