@@ -12,9 +12,9 @@ from partitune.cli import main
 from partitune.spec.search_space import SearchSpace
 
 #: Newer than any release whose rules were read: the note is the engine's, whoever prints a figure.
-NEWER = ("--set", "engine.version=9.1.0", "--set", "moe_backend=deep_gemm")
+NEWER = ("--set", "engine.version=9.1.0", "--set", "attention_backend=FLASHINFER")
 DOUBT = "vLLM 9.1.0 is newer than the rules known here"
-LEFT_OUT = "not modelled: moe_backend: there are no times of the kernel that it asks for"
+LEFT_OUT = "not modelled: attention_backend: kernels are those of the tables"
 
 
 def printed(capsys: pytest.CaptureFixture[str], *typed: str) -> str:
@@ -37,7 +37,7 @@ def test_what_is_worked_out_now_says_what_it_leaves_out(typed: str, capsys: pyte
     assert (shown.count(f"doubt: {DOUBT}"), shown.count(LEFT_OUT)) == (1, 1)
     answer = json.loads(printed(capsys, *command, "--json"))
     assert answer["doubts"][0].startswith(DOUBT)
-    assert [entry["flag"] for entry in answer["not_modelled"]] == ["moe_backend"]
+    assert [entry["flag"] for entry in answer["not_modelled"]] == ["attention_backend"]
 
 
 @pytest.mark.parametrize("typed", ["show", "show --trial 1", "pareto"])
@@ -49,7 +49,7 @@ def test_what_a_study_found_says_what_it_leaves_out(
     assert (shown.count(f"doubt: {DOUBT}"), shown.count(LEFT_OUT)) == (1, 1)
     answer = json.loads(printed(capsys, *command, "--json"))
     assert answer["doubts"][0].startswith(DOUBT)
-    assert answer["not_modelled"][0]["flag"] == "moe_backend"
+    assert answer["not_modelled"][0]["flag"] == "attention_backend"
 
 
 def test_a_search_says_it_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +74,7 @@ def test_an_export_says_it_and_writes_it_into_the_file(
 
 
 def test_status_says_it(database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "not modelled: moe_backend" in printed(capsys, "status", "--db", database)
+    assert "not modelled: attention_backend" in printed(capsys, "status", "--db", database)
     assert json.loads(printed(capsys, "status", "--db", database, "--json"))["doubts"][0].startswith(DOUBT)
 
 
@@ -83,11 +83,13 @@ def test_a_knob_whose_values_tie_is_refused_where_nothing_is_launched(
 ) -> None:
     plain = SearchSpace.load("tiny").resolved()
     file, where = tmp_path / "s.yaml", ("--pool", "local", "--quiet", "--db", str(tmp_path / "r.db"))
-    file.write_text(yaml.safe_dump({**plain, "knobs": {"moe_backend": ["auto", "deep_gemm"]}}))
+    file.write_text(yaml.safe_dump({**plain, "knobs": {"attention_backend": ["auto", "FLASHINFER"]}}))
     assert main(["search", str(file), *where]) == 2
     assert "s.yaml:" in (said := capsys.readouterr().err)
-    assert "knobs.moe_backend: the simulator cannot tell its values apart (there are no times of the kernel" in said
-    assert "allowed: one value under engine.flags.moe_backend" in said
+    assert (
+        "knobs.attention_backend: the simulator cannot tell its values apart (kernels are those of the tables" in said
+    )
+    assert "allowed: one value under engine.flags.attention_backend" in said
     assert not (tmp_path / "r.db").exists()
-    file.write_text(yaml.safe_dump({**plain, "knobs": {"moe_backend": ["auto"], "max_num_seqs": [16, 32]}}))
+    file.write_text(yaml.safe_dump({**plain, "knobs": {"attention_backend": ["auto"], "max_num_seqs": [16, 32]}}))
     assert main(["search", str(file), "--trials", "2", *where]) == 0

@@ -51,7 +51,8 @@ def test_everything_else_says_why() -> None:
 @pytest.mark.parametrize(
     ("engine", "flags", "named"),
     [
-        ("vllm", {"moe_backend": "deep_gemm"}, {"moe_backend"}),
+        ("vllm", {"attention_backend": "FLASHINFER"}, {"attention_backend"}),
+        ("vllm", {"moe_backend": "deep_gemm"}, set()),  # a dense model has no experts to choose a kernel for
         ("vllm", {"moe_backend": "auto", "enable_eplb": False, "cpu_offload_params": ""}, set()),
         ("vllm", {"max_num_seqs": 8, "seed": 4, "port": 9000}, set()),
         (
@@ -59,7 +60,7 @@ def test_everything_else_says_why() -> None:
             {"VLLM_USE_DEEP_GEMM": "1", "NCCL_DEBUG": "INFO", "VLLM_LOGGING_LEVEL": "DEBUG"},
             {"VLLM_USE_DEEP_GEMM"},
         ),
-        ("sglang", {"moe_runner_backend": "flashinfer_trtllm"}, {"moe_runner_backend"}),
+        ("sglang", {"moe_runner_backend": "flashinfer_trtllm"}, set()),
         ("sglang", {"enable_two_batch_overlap": True, "log_level": "info"}, {"enable_two_batch_overlap"}),
         ("sglang", {"a_flag_of_tomorrow": 3}, {"a_flag_of_tomorrow"}),
     ],
@@ -69,6 +70,12 @@ def test_what_is_set_and_changes_nothing_here_is_named(
 ) -> None:
     problem = resolve(space(engine, "dense"))
     assert set(problem.engine.not_modelled(problem.start(flags))) == named
+
+
+@pytest.mark.parametrize(("engine", "flag"), [("vllm", "moe_backend"), ("sglang", "moe_runner_backend")])
+def test_a_kernel_for_experts_without_times_is_named_where_there_are_experts(engine: str, flag: str) -> None:
+    problem = resolve(space(engine, "experts"))
+    assert set(problem.engine.not_modelled(problem.start({flag: "triton"}))) == {flag}
 
 
 def test_a_misspelt_flag_of_sglang_is_answered_with_the_nearest_of_all() -> None:
