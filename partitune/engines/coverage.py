@@ -17,10 +17,10 @@ from partitune.engines.flags import Flag
 
 #: What a flag is set to where it asks for nothing.
 _OFF = (False, "auto", "none", "null", "default", "")
-#: Variables that say where something lies, how to reach it or what to log.
+#: Variables that say where something lies, how to reach it or what to log, by whole words: a LOG is no LOGITS.
 _PLACES = re.compile(
-    r"LOG|DEBUG|TRACE|CACHE|HOME|PATH|ROOT|DIR|HOST|PORT|ADDR|IFNAME|TOKEN|KEY|ENDPOINT|VISIBLE_DEVICES|DEVICE_ORDER|"
-    r"OFFLINE|TELEMETRY|USAGE|TIMEOUT|WORKER_MULTIPROC|PLUGINS|CONFIG_ROOT"
+    r"(?:^|_)(?:(?:LOG|LOGS|LOGGING|DEBUG|TRACE|HOME|PATH|ROOT|DIR|HOST|PORT|ADDR|IFNAME|ENDPOINT|VISIBLE_DEVICES|"
+    r"DEVICE_ORDER|OFFLINE|TELEMETRY|USAGE|TIMEOUT|WORKER_MULTIPROC|PLUGINS)(?:_|$)|(?:TOKEN|KEY|(?<!KV_)CACHE)$)"
 )
 #: Why the flags of speculative decoding change nothing here: how much is accepted hangs on the text.
 DRAFTING = "drafting is launched and not simulated: no time of it, nor the tokens that are accepted"
