@@ -16,7 +16,7 @@ from partitune.candidate import FlagValue
 from partitune.engines.flags import Flag
 
 #: What a flag is set to where it asks for nothing.
-_OFF = (False, "auto", "none", "null", "default", "")
+_OFF = (False, "auto", "none", "null", "default", "", "{}")
 #: Variables that say where something lies, how to reach it or what to log, by whole words: a LOG is no LOGITS.
 _PLACES = re.compile(
     r"(?:^|_)(?:(?:LOG|LOGS|LOGGING|DEBUG|TRACE|HOME|PATH|ROOT|DIR|HOST|PORT|ADDR|IFNAME|ENDPOINT|VISIBLE_DEVICES|"

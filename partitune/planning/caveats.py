@@ -42,7 +42,7 @@ def unmodelled_knobs(problem: Problem, spec: SearchSpace) -> dict[str, str]:
     """Knobs with values that change no figure here and may change the engine's: name -> why."""
     reasons = {}
     for name, domain in _domains(spec).items():
-        for value in domain_ends(domain):
+        for value in domain if isinstance(domain, tuple) else domain_ends(domain):
             reason = problem.engine.not_modelled(problem.start({name: value})).get(name)
             if reason is not None:
                 reasons[name] = reason

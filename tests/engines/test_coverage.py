@@ -66,6 +66,8 @@ def test_everything_else_says_why() -> None:
             {"VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE": "9", "VLLM_CACHE_ROOT": "/c"},
             {"VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE"},
         ),
+        ("vllm", {"VLLM_ALLREDUCE_USE_SYMM_MEM": "1"}, {"VLLM_ALLREDUCE_USE_SYMM_MEM"}),
+        ("vllm", {"compilation_config": "{}"}, set()),
         ("sglang", {"moe_runner_backend": "flashinfer_trtllm"}, set()),
         ("sglang", {"enable_two_batch_overlap": True, "log_level": "info"}, {"enable_two_batch_overlap"}),
         ("sglang", {"a_flag_of_tomorrow": 3}, {"a_flag_of_tomorrow"}),

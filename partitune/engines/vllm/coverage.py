@@ -69,6 +69,11 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
         enable_nccl_comm_suspend disable_nccl_for_dp_synchronization dp_sync_interval enable_batch_sharded_sampling
         enable_shm_tensor_arena distributed_executor_backend
     """),
+    (_NOT, "all-reduces are vLLM's own or NCCL's, as `parallel.all_reduce_backend` says", """
+        VLLM_ALLREDUCE_USE_SYMM_MEM VLLM_ALLREDUCE_USE_FLASHINFER VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC
+        VLLM_FLASHINFER_ALLREDUCE_BACKEND VLLM_USE_NCCL_SYMM_MEM VLLM_ROCM_QUICK_REDUCE_QUANTIZATION
+        VLLM_ROCM_USE_AITER_CUSTOM_AR
+    """),
     (_NOT, "adapters take memory and time that are not counted", """
         enable_lora max_loras max_lora_rank max_cpu_loras lora_dtype lora_target_modules fully_sharded_loras
         specialize_active_lora enable_mixed_moe_lora_format enable_moe_shared_loras enable_tower_connector_lora
