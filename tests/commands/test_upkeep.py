@@ -333,14 +333,14 @@ class TestResume:
         assert (
             "tiny goes on under a changed spec:\n  random_seed: 0 -> 3\n  workload.requests: 16 -> 20\n4 tr" in done.err
         )
-        assert "trials: 6 ok" in done.out
+        assert "trials: 7 ok (the budget of 6 trials is spent; 1 more to close)" in done.out
         assert "4 trials measured under an earlier spec of the study are set aside" in done.out
         with Store.open("results.db", read_only=True) as one, Store.open("new.db", read_only=True) as other:
             trials, wanted = one.trials("tiny"), other.trials("tiny")
-        assert [trial.number for trial in trials] == [4, 5, 6, 7, 8, 9]
+        assert [trial.number for trial in trials] == [4, 5, 6, 7, 8, 9, 10]
         figures = [[(t.origin, t.result.candidate, t.result.measurement) for t in found] for found in (trials, wanted)]
         assert figures[0] == figures[1]  # neither taught by what came before, nor kept from trying it again
-        assert main([*resume, "--trials", "7"]) == 0  # what was accepted is the study now
+        assert main([*resume, "--trials", "8"]) == 0  # what was accepted is the study now
 
     def test_what_was_set_aside_is_shown_and_never_deployed(
         self, here: Path, capsys: pytest.CaptureFixture[str]
