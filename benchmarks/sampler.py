@@ -213,7 +213,7 @@ def median_shares(truth: Truth, search: Search, seeds: int = SEEDS, counts: Sequ
 def widened(name: str) -> SearchSpace:
     """A shipped space with more values of its flags."""
     knobs = {"knobs.max_num_batched_tokens": TOKENS, "knobs.max_num_seqs": REQUESTS}
-    return with_settings(SearchSpace.load(name), knobs)  # type: ignore[arg-type]
+    return with_settings(SearchSpace.load(name), knobs)
 
 
 def case(name: str) -> SearchSpace:

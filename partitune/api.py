@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # named for the type checker; imported by the call that needs
 DATABASE = "results.db"
 
 
-def load_search_space(name: str | Path, changes: Mapping[str, FlagValue] | None = None) -> SearchSpace:
+def load_search_space(name: str | Path, changes: Mapping[str, Any] | None = None) -> SearchSpace:
     """Read a search space.
 
     Args:

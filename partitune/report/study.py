@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ def _sentences(summary: Summary, stopped: str, *, every: bool) -> Iterable[str]:
     for trial in () if every else summary.trials:
         if trial.submission.origin in (Origin.EXACT, Origin.SEED) and trial.result.outcome is not Outcome.OK:
             yield f"not ok:  {_trial_text(summary, trial)}"
+    yield from () if every else _reasons(summary)
     yield f"why: {summary.why}"
     yield from summary.layouts_tried()
     yield from () if summary.distance is None else summary.distance.lines()
@@ -56,6 +58,18 @@ def _sentences(summary: Summary, stopped: str, *, every: bool) -> Iterable[str]:
     if summary.verdict:
         against = "" if summary.default is None else f"against {engine_default_name(summary.default)}: "
         yield f"verdict: {'' if summary.best_is_default else against}{summary.verdict}"
+
+
+def _reasons(summary: Summary) -> Iterable[str]:
+    """Why the others did not end ok: of each outcome the commonest reason."""
+    others = [trial for trial in summary.trials if trial.submission.origin not in (Origin.EXACT, Origin.SEED)]
+    for outcome in (outcome for outcome in Outcome if outcome is not Outcome.OK):
+        found = Counter(trial.result.reason for trial in others if trial.result.outcome is outcome)
+        for reason, count in found.most_common(1):
+            every = f"{found.total()} " + ("trial" if found.total() == 1 else "trials")
+            share = f", {count} of them: " if count < found.total() else ": "
+            rest = f" (partitune pareto {summary.study} has every reason)" if len(found) > 1 else ""
+            yield f"{outcome}: {every}{share}{reason}{rest}"
 
 
 def _trial_text(summary: Summary, trial: Trial) -> str:

@@ -22,8 +22,10 @@ if TYPE_CHECKING:  # its reader is slow to load, and a command for a candidate n
 _SERVED = frozenset(("model", "cluster", "engine", "parallel", "workload", "goodput"))
 
 
-def setting(name: str, value: FlagValue) -> str:
+def setting(name: str, value: FlagValue | list[Any]) -> str:
     """`name=value` as `--set` reads it."""
+    if isinstance(value, list):
+        return f"{name}={json.dumps(value)}"
     if isinstance(value, bool):
         return f"{name}={str(value).lower()}"
     if isinstance(value, str) and name != "engine.version":
@@ -60,7 +62,7 @@ def words_of(space: SearchSpace) -> tuple[str, ...] | None:
     words = [space.name]
     for name in sorted(name for name in changed if name.split(".")[0] in _SERVED):
         value = wanted.get(name)
-        if name.endswith(".kind") or not isinstance(value, bool | int | float | str):
+        if name.endswith(".kind") or not isinstance(value, bool | int | float | str | list):
             return None
         words += ["--set", setting(name, value)]
     return tuple(words)

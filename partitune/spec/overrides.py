@@ -2,13 +2,16 @@
 
 Decision: a bare name is an engine flag (or, in upper case, an environment variable) of the candidate at hand; a
 dotted name, and the bare name of a key, is a key of the search space (`engine.version`, `workload.concurrency`,
-`model`). Values are YAML scalars, so `true`, `16` and `0.9` mean on the command line what they mean in the file.
+`model`). Values are YAML, so `true`, `16` and `0.9`, and of a key of the search space lists and mappings, mean on the
+command line what they mean in the file.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +21,21 @@ from partitune.candidate import FlagValue, flaw_in
 from partitune.errors import SpecError
 from partitune.spec.domains import secret_fault
 from partitune.spec.search_space import SearchSpace
+from partitune.spec.yaml.document import Plain, read_yaml
+from partitune.spec.yaml.faults import complaint, shown
+
+#: Parts of a search space whose values the engine reads: lists and JSON reach it as text.
+_OF_THE_ENGINE = ("engine.flags.", "engine.env.")
 
 
-def parse_settings(texts: Sequence[str]) -> tuple[dict[str, FlagValue], dict[str, FlagValue]]:
+def parse_settings(texts: Sequence[str]) -> tuple[dict[str, FlagValue], dict[str, Plain]]:
     """Split `--set` values into flags of the candidate and keys of the search space.
 
     Raises:
-        SpecError: not `name=value`, a name twice, or a value that is not one scalar.
+        SpecError: not `name=value`, a name twice, or a value that cannot be read.
     """
     flags: dict[str, FlagValue] = {}
-    keys: dict[str, FlagValue] = {}
+    keys: dict[str, Plain] = {}
     for text in texts:
         name, equals, written = text.partition("=")
         if not equals or not name or not written:
@@ -36,11 +44,16 @@ def parse_settings(texts: Sequence[str]) -> tuple[dict[str, FlagValue], dict[str
             raise SpecError(f"--set {name}: {fault}")
         if name in flags or name in keys:
             raise SpecError(f"--set {name}: given twice; allowed: once")
-        (keys if "." in name or name in SearchSpace.model_fields else flags)[name] = _scalar(name, written)
+        if "." not in name and name not in SearchSpace.model_fields:
+            flags[name] = _scalar(name, written)
+        elif written.startswith(("[", "{")) and not name.startswith(_OF_THE_ENGINE):
+            keys[name] = _section(name, written)
+        else:
+            keys[name] = _scalar(name, written)
     return flags, keys
 
 
-def with_settings(spec: SearchSpace, keys: Mapping[str, FlagValue], source: str = "--set") -> SearchSpace:
+def with_settings(spec: SearchSpace, keys: Mapping[str, Any], source: str = "--set") -> SearchSpace:
     """The search space with dotted `keys` changed, checked as a whole again. Messages call the change `source`.
 
     Raises:
@@ -98,6 +111,18 @@ def from_flags(given: Mapping[str, Any]) -> SearchSpace:
             "objectives": ["output_throughput_tok_s", "kv_tokens"],
         }
     )
+
+
+def _section(name: str, written: str) -> Plain:
+    if "\n" in written:  # after which the next key would begin
+        raise SpecError(f"--set {name}={shown(written)!r}: allowed: one value in one line")
+    try:
+        document = read_yaml(f"{json.dumps(name)}: {written}".encode(errors="replace"), "--set")
+    except SpecError as error:  # the only line is none to look for
+        raise SpecError(str(error).replace("--set:1:", f"--set: {name}:", 1)) from error
+    if document.faults:
+        raise complaint("--set", {}, [replace(fault, line=None) for fault in document.faults])
+    return document.value[name]
 
 
 def _scalar(name: str, written: str) -> FlagValue:

@@ -33,7 +33,7 @@ SEEDS, RANDOM_SEEDS = 9, 200
 def _small() -> SearchSpace:
     """As shipped it has 16 candidates, of which 11 are the opening."""
     knobs = {"knobs.max_num_batched_tokens": [64, 128, 256, 512, 1024, 2048], "knobs.max_num_seqs": [1, 2, 4, 8]}
-    return with_settings(SearchSpace.load("tiny"), knobs)  # type: ignore[arg-type]
+    return with_settings(SearchSpace.load("tiny"), knobs)
 
 
 SPECS: dict[str, Callable[[], SearchSpace]] = {

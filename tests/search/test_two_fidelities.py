@@ -59,7 +59,7 @@ METRIC = "output_throughput_tok_s"
 
 def order(folder: Path, runner: Runner, **changes: object) -> StudyOrder:
     settings = {"budget.trials": 8, "budget.screen": 20, "budget.finalists": 3, "budget.pairs": 4}
-    spec = with_settings(SearchSpace.load("tiny"), {**settings, **changes})  # type: ignore[dict-item]
+    spec = with_settings(SearchSpace.load("tiny"), {**settings, **changes})
     return StudyOrder(spec, runner, str(folder / "results.db"), "tiny", "local")
 
 
