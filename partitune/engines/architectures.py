@@ -8,16 +8,14 @@ week, and plug-ins bring their own. Nor is one refused that a person hands to an
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from importlib import resources
 from typing import NamedTuple
 
 from partitune.engines.deployment import Deployment
+from partitune.engines.release_table import ReleaseTable
 from partitune.engines.versions import Version, parse_version
 
-_TABLE = "architectures.csv"
 #: Values of the flag `model_impl`, which both engines have, under which a model comes from the engine's own registry.
 _OWN_MODELS = ("auto", None)
 
@@ -30,33 +28,20 @@ class Run(NamedTuple):
     pipeline: bool  # whether it runs on several stages
 
 
-class Registry:
-    """The classes that the releases of one engine have.
+class Registry(ReleaseTable):
+    """The classes that the releases of one engine have."""
 
-    Args:
-        folder: the engine's in this room, which has the table.
-        engine: as people write it.
-        file: where the engine itself keeps its classes.
-    """
-
-    def __init__(self, folder: str, engine: str, file: str) -> None:
-        self._folder, self._engine, self._file = folder, engine, file
+    table = "architectures.csv"
 
     @cached_property
     def runs(self) -> Mapping[str, Sequence[Run]]:
         """Class -> its runs, oldest first."""
         runs: dict[str, list[Run]] = {}
-        for row in csv.DictReader(self._lines[1:]):
+        for row in self.rows:
             until = parse_version(row["until"]) if row["until"] else None
             run = Run(parse_version(row["since"]), until, row["pipeline"] == "yes")
             runs.setdefault(row["architecture"], []).append(run)
         return runs
-
-    @cached_property
-    def span(self) -> tuple[Version, Version]:
-        """The oldest and the newest release that was read."""
-        oldest, _, newest = self._lines[0].removeprefix("# Releases ").partition(" to ")
-        return parse_version(oldest), parse_version(newest.split(":")[0])
 
     def notes(self, model_class: str) -> tuple[str, ...]:
         """What is to be said of a class that no release has; nothing where the config names none."""
@@ -87,11 +72,6 @@ class Registry:
             pipelines = _when([run for run in runs if run.pipeline], release)
             message = f"{self._engine} {version} has {model_class} without pipeline parallelism, {pipelines}"
             yield "no-pipeline-support", f"{message}; use parallel.pp: 1", source
-
-    @cached_property
-    def _lines(self) -> Sequence[str]:
-        table = resources.files(f"partitune.engines.{self._folder}").joinpath(_TABLE)
-        return table.read_text("utf-8").splitlines()
 
 
 def _when(runs: Sequence[Run], version: Version) -> str:

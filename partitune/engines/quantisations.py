@@ -8,17 +8,15 @@ name. Of the releases between two that were read and differ nobody knows which h
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from importlib import resources
 from types import MappingProxyType
 from typing import NamedTuple
 
 from partitune.engines.deployment import Deployment
+from partitune.engines.release_table import ReleaseTable
 from partitune.engines.versions import Version, parse_version
 
-_TABLE = "quantisations.csv"
 #: A method of a config -> names under which an engine takes it, besides its own. vLLM 0.33.0 and SGLang 0.5.23,
 #: `override_quantization_method` of each; ModelOpt's by the algorithm beside it.
 _TAKEN_AS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -48,32 +46,19 @@ class Run(NamedTuple):
         return (self.after is None or self.after < release) and (self.until is None or release < self.until)
 
 
-class QuantisationTable:
-    """The methods that the releases of one engine take.
+class QuantisationTable(ReleaseTable):
+    """The methods that the releases of one engine take."""
 
-    Args:
-        folder: the engine's in this room, which has the table.
-        engine: as people write it.
-        file: where the engine itself keeps its methods.
-    """
-
-    def __init__(self, folder: str, engine: str, file: str) -> None:
-        self._folder, self._engine, self._file = folder, engine, file
+    table = "quantisations.csv"
 
     @cached_property
     def runs(self) -> Mapping[str, Sequence[Run]]:
         """Method -> its runs, oldest first."""
         runs: dict[str, list[Run]] = {}
-        for row in csv.DictReader(self._lines[1:]):
+        for row in self.rows:
             after, until = (parse_version(row[key]) if row[key] else None for key in ("after", "until"))
             runs.setdefault(row["method"], []).append(Run(after, until))
         return runs
-
-    @cached_property
-    def span(self) -> tuple[Version, Version]:
-        """The oldest and the newest release that was read."""
-        oldest, _, newest = self._lines[0].removeprefix("# Releases ").partition(" to ")
-        return parse_version(oldest), parse_version(newest.split(":")[0])
 
     def faults(self, deployment: Deployment) -> Iterator[tuple[str, str, str]]:
         """Rule, message and source, where this release does not take what the checkpoint is stored in.
@@ -92,11 +77,6 @@ class QuantisationTable:
             "config: {quantization_config: null, weight_bits: 4.5} with its bits"
         )
         yield "quantisation-missing", message, f"{self._file} of {oldest} to {newest}"
-
-    @cached_property
-    def _lines(self) -> Sequence[str]:
-        table = resources.files(f"partitune.engines.{self._folder}").joinpath(_TABLE)
-        return table.read_text("utf-8").splitlines()
 
 
 def _when(runs: Sequence[Run], version: Version) -> str:
