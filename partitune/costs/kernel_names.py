@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from partitune.costs.measured.operations import MeasuredEngine
 from partitune.hardware.placement import Placement
-from partitune.models.architecture import Architecture, Attention, Ffn
+from partitune.models.architecture import Architecture, Attention
 
 #: Of mixers over states: what the tables call the operation.
 _STATE_OPERATIONS = {Attention.KDA: "KDAKernel", Attention.GDN: "GDNKernel"}
@@ -30,7 +30,7 @@ def kernel_names(
         engine: whose tables are used; None: none are.
     """
     names = {}
-    if any(layer.ffn.kind is Ffn.MOE for layer in architecture.layers):
+    if architecture.has_experts:
         names["experts"] = expert_kernel
     mixers = dict.fromkeys(layer.attention.kind for layer in architecture.layers)
     names["attention"] = ", ".join(_mixer(kind, engine) for kind in mixers if kind is not Attention.NONE)

@@ -287,7 +287,7 @@ class MemoryModel:
     def _runtime(self) -> float:
         layout = self.placement.layout
         # The ranks that share experts are a group of their own where they are more than the tensor ranks.
-        experts = layout.stage_gpus > layout.tp and any(layer.ffn.kind is Ffn.MOE for layer in self.architecture.layers)
+        experts = layout.stage_gpus > layout.tp and self.architecture.has_experts
         groups = (layout.tp > 1) + (layout.pp > 1) + experts
         return _RUNTIME_BYTES + groups * _NCCL_BYTES
 

@@ -17,7 +17,7 @@ from partitune.costs.measured.operations import MeasuredEngine
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvCache
 from partitune.hardware.gpus import Gpu
-from partitune.models.architecture import Architecture, Ffn
+from partitune.models.architecture import Architecture
 from partitune.simulation.request import Request
 from partitune.simulation.run import Overheads, Run
 
@@ -78,7 +78,7 @@ class Scheduling(Protocol):
 
     def times_experts(self, deployment: Deployment) -> bool:
         """Whether there are times of the kernel that the start asks for by `expert_flag`, or no experts to ask for."""
-        if all(layer.ffn.kind is not Ffn.MOE for layer in deployment.architecture.layers):
+        if not deployment.architecture.has_experts:
             return True
         asked = str(deployment.flags.get(self.expert_flag, "auto"))
         return asked in self.expert_kernels(deployment.architecture, deployment.gpu)

@@ -225,6 +225,11 @@ class Architecture:
         return sum(layer.weight_bytes for layer in self.layers) + self.edges.embedding_bytes + head
 
     @property
+    def has_experts(self) -> bool:
+        """True for a model with routed experts."""
+        return any(layer.ffn.kind is Ffn.MOE for layer in self.layers)
+
+    @property
     def is_hybrid(self) -> bool:
         """True when fixed-state layers stand beside layers with token KV."""
         kinds = {layer.attention.kind for layer in self.layers}

@@ -17,7 +17,6 @@ from partitune.candidate import Candidate, FlagValue
 from partitune.engines.rules import FLAG_RULES, Violation
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
 from partitune.hardware.parallelism import Layout
-from partitune.models.architecture import Ffn
 from partitune.planning.planner import Planner, stage_bounds
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -121,7 +120,7 @@ def searched(problem: Problem, spec: SearchSpace, flags: Mapping[str, FlagValue]
 def _layouts(problem: Problem) -> Iterator[Layout]:
     """All sizes that fit the GPUs by number, with as many data ranks as fit beside them."""
     total = problem.cluster.total
-    moe = any(layer.ffn.kind is Ffn.MOE for layer in problem.architecture.layers)
+    moe = problem.architecture.has_experts
     like = replace(problem.layout, pcp=1, dcp=1, expert_ranks=1)
     for tp in range(1, problem.cluster.gpus_per_node + 1):
         if _broken(problem, replace(like, tp=tp, pp=1, dp=1), nodes=1):

@@ -36,7 +36,7 @@ from partitune.engines.sglang.models import (
     expert_kernels,
     replicated_embeddings,
 )
-from partitune.engines.sglang.parallel_rules import has_experts, resolved_layout
+from partitune.engines.sglang.parallel_rules import resolved_layout
 from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.recording import Recording
@@ -110,7 +110,7 @@ class Sglang(Engine):
 
     def rank_order(self, architecture: Architecture) -> RankOrder:
         """Attention data ranks lie inside a stage; replicas of a dense model each have a pipeline of their own."""
-        return RankOrder.REPLICAS_INSIDE if has_experts(architecture) else RankOrder.REPLICAS_OUTSIDE
+        return RankOrder.REPLICAS_INSIDE if architecture.has_experts else RankOrder.REPLICAS_OUTSIDE
 
     def flow(self, deployment: Deployment) -> Flow:
         """A request stays in one slot for life, at most `pp_max_micro_batch_size` in each.

@@ -14,17 +14,12 @@ from dataclasses import replace
 
 from partitune.candidate import FlagValue
 from partitune.hardware.parallelism import Exchange, Layout
-from partitune.models.architecture import Architecture, Ffn
-
-
-def has_experts(architecture: Architecture) -> bool:
-    """True for a model with routed experts."""
-    return any(layer.ffn.kind is Ffn.MOE for layer in architecture.layers)
+from partitune.models.architecture import Architecture
 
 
 def attention_replicas(layout: Layout, architecture: Architecture) -> int:
     """Attention data ranks inside the ranks of one engine."""
-    return layout.dp if has_experts(architecture) else 1
+    return layout.dp if architecture.has_experts else 1
 
 
 def engine_ranks(layout: Layout, architecture: Architecture) -> int:
@@ -34,7 +29,7 @@ def engine_ranks(layout: Layout, architecture: Architecture) -> int:
 
 def resolved_layout(layout: Layout, architecture: Architecture, version: str) -> Layout:  # noqa: ARG001
     """`layout` with the exchange that SGLang picks: gathered over data ranks, or routed by an all-to-all back end."""
-    if not has_experts(architecture):
+    if not architecture.has_experts:
         return layout
     if layout.all2all_backend not in (None, "none"):
         return replace(layout, exchange=Exchange.ROUTED)

@@ -19,7 +19,6 @@ from partitune.engines.sglang.coverage import SGLANG_COVERAGE
 from partitune.engines.sglang.defaults import effective_flags, is_on
 from partitune.engines.sglang.flags import ALL2ALL_BACKENDS, NAMES_OF_VLLM, SGLANG_FLAGS
 from partitune.engines.sglang.kv_planning import rank_cache_bytes
-from partitune.engines.sglang.parallel_rules import has_experts
 from partitune.engines.sglang.weights import QUANTISING
 from partitune.errors import InfeasibleSpace, nearest
 from partitune.hardware.parallelism import Layout
@@ -90,7 +89,7 @@ def _layout_faults(deployment: Deployment) -> Iterator[Violation]:
 def _expert_faults(layout: Layout, architecture: Architecture) -> Iterator[Violation]:
     if (width := layout.expert_ranks) == 1:
         return
-    if not has_experts(architecture):
+    if not architecture.has_experts:
         yield Violation("experts-missing", f"{architecture.name} has no routed experts to spread", _MOE)
     elif layout.stage_gpus % width:
         message = f"expert_parallel {width} does not divide the {layout.stage_gpus} ranks of a stage"
@@ -124,7 +123,7 @@ def _types_of_cache(deployment: Deployment) -> Iterator[Violation]:
 def _mode_faults(deployment: Deployment) -> Iterator[Violation]:
     """Options that exclude a pipeline."""
     flags = deployment.flags
-    if deployment.layout.dp > 1 and deployment.nodes > 1 and not has_experts(deployment.architecture):
+    if deployment.layout.dp > 1 and deployment.nodes > 1 and not deployment.architecture.has_experts:
         yield Violation("nodes", "data ranks of a dense model (dp) must stay on one node", _VALIDATION)
     if deployment.stages == 1:
         return

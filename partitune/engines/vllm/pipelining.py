@@ -21,7 +21,6 @@ from partitune.engines.deployment import Deployment
 from partitune.engines.versions import Version, VersionRange, parse_version
 from partitune.engines.vllm.models import V2_LISTED
 from partitune.errors import SpecError
-from partitune.models.architecture import Ffn
 
 READ = VersionRange("vLLM", oldest=Version(0, 19), newest=Version(0, 33))
 RUNNERS = ("auto", "v1", "v2")
@@ -140,7 +139,7 @@ def runs_v2(deployment: Deployment) -> bool:
     version, architecture = parse_version(deployment.version), deployment.architecture
     if version >= _V2_FOR_ALL:
         return True
-    dense = not architecture.is_hybrid and all(layer.ffn.kind is not Ffn.MOE for layer in architecture.layers)
+    dense = not architecture.is_hybrid and not architecture.has_experts
     plain = all(layer.attention.dtype == "bf16" for layer in architecture.layers)
     defaults = (
         (Version(0, 22), architecture.architecture == "Qwen3ForCausalLM" and dense and plain),
