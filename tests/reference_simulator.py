@@ -98,8 +98,8 @@ class Cache:
 
     def key(self, sequence: Tracked, kind: str, block: int) -> tuple[str, str, int]:
         prefix = sequence.request.prefix
-        if prefix is not None and (block + 1) * self.settings.block_size <= prefix.tokens:
-            return kind, "group " + prefix.group, block
+        if prefix and (block + 1) * self.settings.block_size <= prefix[0].tokens:
+            return kind, "group " + prefix[0].group, block
         return kind, "request " + sequence.request.id, block
 
     def hits(self, sequence: Tracked) -> tuple[list[Cached], Cached | None]:

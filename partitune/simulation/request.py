@@ -34,7 +34,8 @@ class Request:
     output_tokens: int
     stops_early: bool = False  # ends on a stop token: the engine does not know beforehand that it makes so many
     priority: int = 0  # less is served earlier, with SchedulingPolicy.PRIORITY
-    prefix: SharedPrefix | None = None  # None: no other prompt begins like this one
+    prefix: tuple[SharedPrefix, ...] = ()  # ever longer ones, each with all before it; none: it begins like no other
+    continues: str | None = None  # id of the request with whose prompt and answer this prompt begins
 
 
 class Client:
@@ -82,8 +83,3 @@ def _check(requests: Sequence[Request]) -> None:
             raise SpecError(f"request {request.id}: prompt_tokens and output_tokens must be 1 or more")
         if not 0.0 <= request.arrival_s < math.inf:
             raise SpecError(f"request {request.id}: arrival_s is {request.arrival_s}; it must be a time of 0 or later")
-        if request.prefix is not None and not 0 <= request.prefix.tokens <= request.prompt_tokens:
-            raise SpecError(
-                f"request {request.id}: a prefix of {request.prefix.tokens} tokens is not part of a prompt of "
-                f"{request.prompt_tokens}"
-            )

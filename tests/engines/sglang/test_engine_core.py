@@ -280,7 +280,7 @@ def test_a_request_the_engine_would_cut_short_is_refused(
 
 
 def test_shared_prefixes_are_refused_by_name() -> None:
-    shared = Request("0", 0.0, 20, 5, prefix=SharedPrefix("system", 8))
+    shared = Request("0", 0.0, 20, 5, prefix=(SharedPrefix("system", 8),))
     with pytest.raises(SpecError, match="shared prefixes are not simulated for SGLang"):
         simulated([shared], SglangSettings(stages=2, max_running_requests=8, num_tokens=1000), equal(2))
 

@@ -70,7 +70,7 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
                 draw(st.integers(1, most_output)),
                 stops_early=draw(st.sampled_from([False, False, False, True])),
                 priority=draw(st.sampled_from([0, 0, 0, 1, 2])),
-                prefix=SharedPrefix(draw(st.sampled_from(groups)), draw(st.integers(0, prompt))) if shares else None,
+                prefix=(SharedPrefix(draw(st.sampled_from(groups)), draw(st.integers(0, prompt))),) if shares else (),
             )
         )
     longest = max(request.prompt_tokens + request.output_tokens for request in requests)
@@ -147,7 +147,7 @@ A_WINDOW_GIVES_BACK_TOO_LATE: Scenario = (
         Request("3", 0.0, 3, 1),
         Request("4", 0.0, 3, 1, priority=1),
         Request("5", 0.0, 1, 1),
-        Request("6", 0.0, 1, 2, prefix=SharedPrefix("a", 0)),
+        Request("6", 0.0, 1, 2, prefix=(SharedPrefix("a", 0),)),
         Request("7", 0.0, 30, 1, stops_early=True),
     ],
     SchedulerSettings(

@@ -82,7 +82,7 @@ class TestPrefixCache:
     """v1/core/kv_cache_manager.py get_computed_blocks and allocate_slots, v1/core/block_pool.py."""
 
     def load(self, *prompts: int, shared: int = 32, apart_s: float = 100.0) -> list[Request]:
-        prefix = SharedPrefix("g", shared)
+        prefix = (SharedPrefix("g", shared),)
         return [Request(str(i), i * apart_s, prompt, 1, prefix=prefix) for i, prompt in enumerate(prompts)]
 
     @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ class TestPrefixCache:
 
     def test_off_by_default_and_only_within_a_group(self) -> None:
         assert run(self.load(40, 40), settings()).prefix_cache_queries == 0
-        strangers = [Request(name, 0.0, 40, 1, prefix=SharedPrefix(name, 32)) for name in "ab"]
+        strangers = [Request(name, 0.0, 40, 1, prefix=(SharedPrefix(name, 32),)) for name in "ab"]
         assert run(strangers, settings(**CACHED)).prefix_cache_hits == 0
 
     def test_the_tail_is_forgotten_first(self) -> None:

@@ -136,7 +136,7 @@ def _fill(group: _Group, budget: int) -> _Step:
 
 
 def _pages(request: Request, kv_cache: KvCache) -> int:
-    if request.prefix is not None:
+    if request.prefix or request.continues is not None:
         raise Refused("Toy: shared prefixes are not simulated", excess=1.0)
     pages = -(-(request.prompt_tokens + request.output_tokens) // kv_cache.block_size)
     if pages > kv_cache.num_blocks:

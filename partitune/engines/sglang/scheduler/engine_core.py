@@ -64,7 +64,7 @@ def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCo
     page = settings.page_size
     for request in requests:
         total = request.prompt_tokens + request.output_tokens
-        if request.prefix is not None:
+        if request.prefix or request.continues is not None:
             raise SpecError(f"request {request.id}: shared prefixes are not simulated for SGLang; leave prefix out")
         if total > settings.max_model_len - 2:
             raise SpecError(

@@ -18,6 +18,7 @@ from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.engines.vllm.scheduler.state import EngineState
 from partitune.engines.vllm.scheduler.traced import TracedState
 from partitune.errors import OutOfMemory, SpecError, Stalled
+from partitune.simulation.content import spans
 from partitune.simulation.request import Client, Request
 from partitune.simulation.run import Overheads, Run
 
@@ -62,6 +63,7 @@ def simulate(
 def _check(requests: Sequence[Request], settings: SchedulerSettings, costs: StageCosts) -> None:
     if costs.stages != settings.stages:
         raise SpecError(f"the costs are for {costs.stages} stages, the settings say {settings.stages}")
+    spans(requests)
     pool = KvPool(settings)
     for request in requests:
         total = request.prompt_tokens + request.output_tokens

@@ -150,15 +150,15 @@ class PrefixCache(KvPool):
 
     def _positions(self, live: Live) -> list[list[Cached]]:
         prefix = live.request.prefix
-        if prefix is None:
+        if not prefix:
             return []
-        positions = self._groups.setdefault(prefix.group, [])
+        positions = self._groups.setdefault(prefix[0].group, [])
         positions.extend([] for _ in range(live.shared_blocks - len(positions)))
         return positions[: live.shared_blocks]
 
     def _owner(self, live: Live, count: int) -> str:
         """Whose content `count` blocks from the start are."""
         prefix = live.request.prefix
-        if prefix is not None and count <= live.shared_blocks:
-            return f"group {prefix.group}"
+        if prefix and count <= live.shared_blocks:
+            return f"group {prefix[0].group}"
         return f"request {live.request.id}"

@@ -30,7 +30,7 @@ class _Request(RequestEntry):
 
     def request(self) -> Request:
         """The request as the simulator understands it."""
-        prefix = None if self.prefix is None else SharedPrefix(self.prefix.group, self.prefix.tokens)
+        prefix = () if self.prefix is None else (SharedPrefix(self.prefix.group, self.prefix.tokens),)
         return Request(**dict(self) | {"prefix": prefix})
 
 

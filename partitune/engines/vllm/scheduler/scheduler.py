@@ -57,7 +57,7 @@ class Scheduler(Queues):
     def add(self, live: Live) -> None:
         """Let a request that has arrived wait for its admission."""
         prefix = live.request.prefix
-        live.shared_blocks = 0 if prefix is None else prefix.tokens // self.settings.block_size
+        live.shared_blocks = 0 if not prefix else prefix[0].tokens // self.settings.block_size
         self.wait(live)
 
     def schedule(self) -> SchedulerOutput | None:
