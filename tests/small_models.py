@@ -44,12 +44,15 @@ def architecture(
     heads: int = 64,
     state_bytes: int = 6_291_456,
     window: int = 128,
+    key_width: int = 0,
+    bounded_gate: bool = False,
+    state_kind: Attention = Attention.KDA,
     moe: bool = False,
     shared_kv_cuts: frozenset[int] = frozenset(),
     max_position: int = 32768,
 ) -> Architecture:
-    """One letter a layer: f attention, w sliding window, l fixed state (KDA), - feed-forward only."""
-    mixers = {"f": attention, "w": Attention.SLIDING, "l": Attention.KDA, "-": Attention.NONE}
+    """One letter a layer: f attention, w sliding window, l fixed state, - feed-forward only."""
+    mixers = {"f": attention, "w": Attention.SLIDING, "l": state_kind, "-": Attention.NONE}
     layers = []
     for index, letter in enumerate(kinds):
         kind = mixers[letter]
@@ -66,6 +69,8 @@ def architecture(
             heads=heads,
             window=window if kind is Attention.SLIDING else None,
             state_bytes=state_bytes if state else 0,
+            key_width=key_width if state else 0,
+            bounded_gate=bounded_gate and state,
         )
         ffn = FfnBlock(kind=Ffn.MOE if moe else Ffn.DENSE, params=1000, weight_bytes=2000.0, flops_per_token=2000.0)
         layers.append(Layer(index, block, ffn))
@@ -84,6 +89,8 @@ def kimi_k3() -> Architecture:
         kv_bytes_per_token=1152,
         shards=1,
         heads=96,
+        key_width=128,
+        bounded_gate=True,
         moe=True,
         max_position=1_048_576,
     )

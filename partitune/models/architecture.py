@@ -71,7 +71,8 @@ class AttentionBlock(Block):
     index_bytes_per_token: int = 0  # of these: an indexer's keys, whole on every rank, whatever type the cache has
     cached_bytes: float | None = None  # on a rank, of a token or of the state, in another type; None: as above
     packed_kv: bool = False  # the model fixes the format of its entries, and no cache type changes it (DeepSeek-V4)
-    key_width: int = 0  # elements of one key head, where values are narrower or wider; 0: as wide as they
+    key_width: int = 0  # elements of one key head: of KDA and GDN, and where values are narrower or wider than keys
+    bounded_gate: bool = False  # of KDA: a full-rank output gate and a decay with a lower bound (Kimi-K3)
     shards: int = 1  # KV heads: a TP rank holds 1/min(tp, shards) of the KV. MLA: 1 (each rank holds it whole)
     heads: int = 1
     window: int | None = None  # tokens, for SLIDING

@@ -33,12 +33,22 @@ def _state_type(name: str, default: str) -> Any:
 
 
 def _block(
-    kind: Attention, counter: WeightCounter, heads: int, state: int, element_bytes: int, conv_inputs: int
+    kind: Attention,
+    counter: WeightCounter,
+    heads: int,
+    state: int,
+    element_bytes: int,
+    conv_inputs: int,
+    *,
+    key_width: int = 0,
+    bounded_gate: bool = False,
 ) -> AttentionBlock:
     """The mixer of these matrices, with the elements of its recurrent state and the inputs its convolution keeps."""
     return AttentionBlock(
         kind=kind,
         **counter.totals(),
+        key_width=key_width,
+        bounded_gate=bounded_gate,
         shards=heads,
         heads=heads,
         state_elements=state,
@@ -56,6 +66,8 @@ class KdaShape:
     width: int = read_number("head_dim", high=65_536)
     kernel: int = read_number("short_conv_kernel_size", high=1024)
     full_rank_gate: bool = read_flag("use_full_rank_gate", default=False)
+    # vLLM 0.33 `models/kimi_k3/nvidia/kda.py` asserts this range, below 0.
+    lower_bound: float | None = read_by(lambda fields: fields.number_or_none("gate_lower_bound", low=-5, high=0))
 
 
 def kda(counter: WeightCounter, shape: KdaShape) -> AttentionBlock:
@@ -79,7 +91,9 @@ def kda(counter: WeightCounter, shape: KdaShape) -> AttentionBlock:
     counter.vector(3 * size * shape.kernel, bytes_each=4)  # convolution, kept in float32
     counter.vector(size + heads, bytes_each=4)  # dt_bias, A_log
     counter.vector(width, whole=True)  # output norm
-    return _block(Attention.KDA, counter, heads, size * width, 4, 3 * size * (shape.kernel - 1))
+    bounded = shape.full_rank_gate and shape.lower_bound is not None
+    conv = 3 * size * (shape.kernel - 1)
+    return _block(Attention.KDA, counter, heads, size * width, 4, conv, key_width=width, bounded_gate=bounded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +120,8 @@ def gated_delta_net(counter: WeightCounter, shape: DeltaNetShape) -> AttentionBl
     counter.vector(2 * shape.value_heads + shape.value_width)
     state = shape.value_heads * shape.value_width * shape.key_width
     conv = (2 * keys + values) * (shape.kernel - 1)
-    return _block(Attention.GDN, counter, shape.value_heads, state, shape.state_element_bytes, conv)
+    width, element = shape.key_width, shape.state_element_bytes
+    return _block(Attention.GDN, counter, shape.value_heads, state, element, conv, key_width=width)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from partitune.engines.deployment import Deployment
 from partitune.errors import InfeasibleSpace
-from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Attention, AttentionBlock
 
@@ -27,8 +26,6 @@ _FP8 = frozenset({"fp8_e5m2", "fp8_e4m3"})
 _FP4 = frozenset({"nvfp4", "fp4_mx_block16"})
 #: A latent entry as FlashMLA reads it: 512 FP8 values, 4 float32 scales, 64 rotated 16-bit values.
 _PACKED_LATENT = 656
-_HOPPER = frozenset({Generation.HOPPER, Generation.HOPPER_H800, Generation.HOPPER_PCIE})
-_CARDS = frozenset({Generation.BLACKWELL_PCIE, Generation.BLACKWELL_DESK})  # compute capability 12
 
 
 class TokenBytes(NamedTuple):
@@ -63,7 +60,7 @@ def token_bytes(deployment: Deployment, block: AttentionBlock, dtype: str) -> To
 def _grouped_bytes(block: AttentionBlock, elements: float, dtype: str, gpu: Gpu) -> TokenBytes:
     """Keys and values: `elements` of them on one rank."""
     index, sparse = block.index_bytes_per_token, block.kind is Attention.SPARSE
-    if sparse and dtype == "fp8_e4m3" and gpu.generation in _HOPPER:
+    if sparse and dtype == "fp8_e4m3" and gpu.generation.value.capability == 9:
         index //= 2  # there the Triton decode reads index keys of the cache's own type
     if dtype in _SIXTEEN_BITS:
         return TokenBytes(2 * elements, index)
@@ -90,7 +87,7 @@ def _sparse_bytes(deployment: Deployment, elements: float, dtype: str) -> float:
     if dtype != "fp8_e4m3":
         raise _refused(dtype, "DeepSeek sparse attention takes bfloat16 and fp8_e4m3 only")
     glm = deployment.architecture.architecture == "GlmMoeDsaForCausalLM"
-    plain = gpu.generation.value.data_centre_blackwell or (gpu.generation in _CARDS and not glm)
+    plain = gpu.generation.value.data_centre_blackwell or (_blackwell(gpu) and not glm)
     return elements if plain else _PACKED_LATENT
 
 
@@ -118,7 +115,7 @@ def _refuse_without_blackwell(dtype: str, gpu: Gpu) -> None:
 
 
 def _blackwell(gpu: Gpu) -> bool:
-    return gpu.generation.value.data_centre_blackwell or gpu.generation in _CARDS
+    return gpu.generation.value.capability in (10, 12)
 
 
 def _refused(dtype: str, reason: str) -> InfeasibleSpace:

@@ -49,6 +49,7 @@ from partitune.engines.vllm.rules import check_vllm, draft_method
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.recording import Recording
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, vllm_settings
+from partitune.engines.vllm.state_exports import state_export
 from partitune.engines.vllm.state_types import STATE_FLAGS
 from partitune.engines.vllm.weights import builds_tower, offloaded_bytes, quantising, redundant_experts
 from partitune.models.architecture import Architecture
@@ -132,7 +133,7 @@ class Vllm(Engine):
             step_tokens=int(flags["max_num_batched_tokens"]),
             max_requests=seqs,
             cohort_requests=seqs,
-            notes=choice.notes,
+            notes=(*choice.notes, *filter(None, (state_export(deployment).note,))),
             meaning=choice.regime.sentence,
         )
 

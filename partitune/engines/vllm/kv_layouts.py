@@ -19,7 +19,6 @@ from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.versions import Version, parse_version
 from partitune.errors import InfeasibleSpace, SpecError
-from partitune.hardware.generations import Generation
 from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Attention, AttentionBlock
 
@@ -48,7 +47,6 @@ _FLOAT32 = 4
 #: Layers on either end that stay in 16 bits under TurboQuant.
 _BOUNDARY = 2
 _GLM_IN_FP8 = Version(0, 32)  # not in 0.31.0 `model_executor/models/config.py`
-_CARDS = frozenset({Generation.BLACKWELL_PCIE, Generation.BLACKWELL_DESK})  # compute capability 12
 
 
 def cache_type(deployment: Deployment, flags: Mapping[str, FlagValue]) -> str:
@@ -184,4 +182,4 @@ def _tcgen05(gpu: Gpu) -> bool:
 
 
 def _card(gpu: Gpu) -> bool:
-    return gpu.generation in _CARDS
+    return gpu.generation.value.capability == 12

@@ -2,19 +2,21 @@
 
 Decision: one place knows how vLLM picks block sizes. Plain attention takes blocks of 16 tokens; latent attention 64
 (FlashMLA; other kernels take 16 or 32, which changes rounding only). In a hybrid the block of the attention layers is
-raised until its page is at least as large as the fixed state, and the state is padded to that page.
+raised until its page is at least as large as the fixed state, and the state is padded to that page; where states are
+exported inside a chunk it is a multiple of what their kernel asks for.
 
 Layers that keep 16 bits beside a smaller type make the block longer, so that the page of the small ones holds 16 tokens
 of theirs; windows fill that page with as many tokens as it holds. Not covered: DeepSeek-V4's packed layout and its
 compressed layers beside windows.
 
-Source: vLLM 0.32.0 `platforms/interface.py` (`_align_hybrid_block_size`,
+Source: vLLM 0.33.0 `platforms/interface.py` (`_align_hybrid_block_size`,
 `_align_heterogeneous_kv_block_size`), `v1/attention/backends/mla/flashmla.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import lcm
 
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
@@ -23,6 +25,7 @@ from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.kv_layouts import cache_type, sixteen_bit_layers, token_bytes
 from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache
 from partitune.engines.vllm.pipelining import regime
+from partitune.engines.vllm.state_exports import state_export
 from partitune.engines.vllm.state_types import state_bytes
 from partitune.errors import InfeasibleSpace
 from partitune.models.architecture import STATE_KINDS, Attention, AttentionBlock
@@ -45,7 +48,7 @@ def cache_model(deployment: Deployment) -> CacheModel:
         _layer_caches(deployment, flags),
         max_model_len=longest if longest > 0 else deployment.architecture.max_position,
         max_in_flight_tokens=slots * int(flags["max_num_batched_tokens"]),
-        state_blocks=2 if flags["mamba_cache_mode"] == "align" else 1,
+        state_blocks=2 + state_export(deployment).checkpoint_blocks if flags["mamba_cache_mode"] == "align" else 1,
     )
 
 
@@ -65,6 +68,7 @@ def _layer_caches(deployment: Deployment, flags: Mapping[str, FlagValue]) -> tup
     small = _smaller_type(deployment, flags, sizes)
     if state_page and largest:
         alignment = max(block, _HYBRID_LATENT_ALIGNMENT) if latent else block
+        alignment = lcm(alignment, state_export(deployment).block_multiple)
         block = max(block, alignment * -(-state_page // (alignment * largest)))
         state_page = block * largest
     elif small < largest:

@@ -51,7 +51,7 @@ class CacheModel:
     layers: tuple[LayerCache | None, ...]  # None: the layer keeps nothing
     max_model_len: int
     max_in_flight_tokens: int  # batches in flight * max_num_batched_tokens: what a window keeps besides itself
-    state_blocks: int = 1  # blocks of a request in a state group: 1, or 2 with prefix caching (mamba_cache_mode align)
+    state_blocks: int = 1  # of a request in a state group: 1; with prefix caching 2, or 3 (see `state_exports`)
 
 
 @dataclass(frozen=True, slots=True)

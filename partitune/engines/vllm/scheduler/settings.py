@@ -142,7 +142,7 @@ def vllm_settings(deployment: Deployment, kv_cache: KvCache) -> SchedulerSetting
         num_blocks=kv_cache.num_blocks,
         block_size=kv_cache.block_size,
         full_groups=kinds[Cache.TOKENS],
-        state_groups=kinds[Cache.STATE] * model.state_blocks,
+        state_groups=kinds[Cache.STATE] * min(model.state_blocks, 2),
         windows=tuple(cache.window for cache in caches if cache.kind is Cache.WINDOW and cache.window),
         align_chunks=flags["mamba_cache_mode"] == "align" and kinds[Cache.STATE] > 0,
         enable_prefix_caching=bool(flags["enable_prefix_caching"]),
