@@ -7,6 +7,8 @@ on the version at hand.
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +24,7 @@ from partitune.simulation.run import Run
 
 #: Recordings are rounded to six digits; sums of a thousand steps may differ by that much.
 TOLERANCE_S = 1e-4
+_GZIPPED = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,21 @@ class LinearCosts:
         return [self.handoff_base_s + self.handoff_per_token_s * tokens] * (self.stages - 1)
 
 
+def recording_text(path: Path) -> bytes:
+    """The JSON of a recording, which may be gzipped, whatever the file is called.
+
+    Raises:
+        SpecError: unreadable, or gzipped and broken.
+    """
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if data.startswith(_GZIPPED) else data
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SpecError(f"{path}: cannot unpack the recording: {error}") from None
+    except OSError as error:
+        raise SpecError(f"{path}: cannot read the recording: {error.strerror}") from None
+
+
 class Record(BaseModel, ABC):
     """One record of a file, as it is spelled there: what an engine did, and what we make of the same."""
 
@@ -81,15 +99,14 @@ class Record(BaseModel, ABC):
 
     @classmethod
     def read(cls, path: Path) -> list[Self]:
-        """Every record of a JSON file, a list of at least one, each checked.
+        """Every record of a JSON file, gzipped or not, a list of at least one, each checked.
 
         Raises:
             SpecError: unreadable, not JSON, or a key missing, unknown or of the wrong kind; names file, record and key.
         """
+        text = recording_text(path)
         try:
-            records = TypeAdapter(conlist(cls, min_length=1)).validate_json(path.read_bytes())
-        except OSError as error:
-            raise SpecError(f"{path}: cannot read the recording: {error.strerror}") from None
+            records = TypeAdapter(conlist(cls, min_length=1)).validate_json(text)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             key = ".".join(str(part) for part in first["loc"])

@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from partitune.engines.engine import Engine
+from partitune.engines.recordings import recording_text
 from partitune.engines.registry import ENGINES
 from partitune.errors import SpecError
 
@@ -70,8 +71,8 @@ _RECORDS = TypeAdapter(list[_Record])
 def _recorded_engine(path: Path) -> Engine:
     """The engine that the first record names; where none does, the first one known, which says what is wrong."""
     try:
-        recorded = _RECORDS.validate_json(path.read_bytes())[0].engine
-    except (OSError, ValidationError, IndexError):
+        recorded = _RECORDS.validate_json(recording_text(path))[0].engine
+    except (SpecError, ValidationError, IndexError):
         recorded = ""
     known = list(ENGINES.values())
     return next((engine for engine in known if recorded.startswith(engine.name)), known[0])

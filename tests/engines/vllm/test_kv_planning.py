@@ -6,6 +6,7 @@ for this project (our own recording).
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -91,6 +92,15 @@ def test_a_file_that_is_no_recording(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(SpecError, match=r"bad\.json"):
         KvRecord.read(path)
+
+
+def test_a_recording_may_be_gzipped(tmp_path: Path) -> None:
+    packed = tmp_path / "recording.json.gz"
+    packed.write_bytes(gzip.compress(RECORDING.read_bytes()))
+    assert KvRecord.read(packed) == RECORDS
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(SpecError, match=r"recording\.json\.gz: cannot unpack the recording: .*end-of-stream"):
+        KvRecord.read(packed)
 
 
 # vLLM 0.33, run with K3-shaped specs and equal free memory: 4551 : 6068 : 4551 : 3640 : 4551 blocks.
