@@ -1,6 +1,8 @@
 """Record what SGLang's own scheduler does under pipeline parallelism, without a GPU.
 
     python -m benchmarks.record_sglang_schedules --sglang PATH --out tests/data/schedules_sglang_0_5_23.json
+    python -m benchmarks.record_sglang_schedules --sglang PATH --out tests/data/schedules_sglang_0_5_23_texts.json.gz
+        --scenarios benchmarks/sglang_text_scenarios.yaml
 
 PATH is a directory that holds the package `sglang` (an unpacked wheel or a site-packages), run by a Python that has its
 light dependencies (torch for CPU, transformers, msgspec, ...); none of its CUDA packages are needed.
@@ -16,6 +18,7 @@ the same batches. Written against 0.5.23.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import logging
 import sys
@@ -23,7 +26,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sglang_scenarios import scenarios
+from benchmarks.sglang_scenarios import SCENARIOS, scenarios
 
 
 def rounded(value: Any) -> Any:
@@ -39,7 +42,8 @@ def main() -> None:
     """Record all scenarios, or those named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sglang", type=Path, required=True, help="directory that holds the package sglang")
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write, gzipped where it ends with .gz")
+    parser.add_argument("--scenarios", type=Path, default=SCENARIOS, help="YAML file of the runs")
     parser.add_argument("names", nargs="*", help="scenarios; default: all")
     options = parser.parse_args()
     sys.path.insert(0, str(options.sglang))
@@ -49,7 +53,7 @@ def main() -> None:
     from benchmarks.sglang_run import record
 
     records = []
-    for scenario in scenarios():
+    for scenario in scenarios(options.scenarios):
         if options.names and scenario.name not in options.names:
             continue
         try:
@@ -62,7 +66,9 @@ def main() -> None:
             f"{scenario.name}: {batches} batches, {found['retractions']} retractions, {found['makespan']} s", flush=True
         )
         records.append(found)
-    options.out.write_text("[\n" + ",\n".join(json.dumps(one, separators=(",", ":")) for one in records) + "\n]\n")
+    text = "[\n" + ",\n".join(json.dumps(one, separators=(",", ":")) for one in records) + "\n]\n"
+    content = text.encode()
+    options.out.write_bytes(gzip.compress(content, mtime=0) if options.out.suffix == ".gz" else content)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Decision: a subclass, not a copy: what decides who runs when is inherited, and e
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 from array import array
 from types import SimpleNamespace
@@ -34,6 +33,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from benchmarks.sglang_scenarios import Scenario
+from benchmarks.sglang_texts import answer_token
 from benchmarks.sglang_virtual_device import Stage, Within
 
 torch.set_num_threads(1)  # tensors of a few numbers; the stages' threads are many enough
@@ -79,8 +79,10 @@ class Finished(Exception):
 class Recorded(Scheduler):
     """SGLang's scheduler with the outside world replaced."""
 
-    def __init__(self, scenario: Scenario, stage: Stage, arrivals: list[dict[str, Any]]) -> None:
-        self.scenario, self.stage, self.arrivals = scenario, stage, arrivals
+    def __init__(
+        self, scenario: Scenario, stage: Stage, arrivals: list[dict[str, Any]], texts: dict[str, array[int]]
+    ) -> None:
+        self.scenario, self.stage, self.arrivals, self.texts = scenario, stage, arrivals, texts
         self.steps: list[dict[str, Any]] = []
         self.moments: list[Any] = []
         self.busy_s = 0.0
@@ -113,7 +115,7 @@ class Recorded(Scheduler):
         self.is_generation, self.spec_algorithm = True, SpeculativeAlgorithm.NONE
         self.enable_overlap = self.enable_overlap_mlx = self.enable_pdmux = False
         self.disaggregation_mode = DisaggregationMode.NULL
-        self.schedule_policy = "fcfs"
+        self.schedule_policy = scenario.schedule_policy
         self.enable_priority_scheduling = self.enable_priority_preemption = False
         self.abort_on_priority_when_disabled = self.schedule_low_priority_values_first = False
         self.priority_scheduling_preemption_threshold = 10
@@ -226,10 +228,7 @@ class Recorded(Scheduler):
         return self.stage.send_requests(data)
 
     def _add(self, request: dict[str, Any]) -> None:
-        number = int(request["id"])
-        # First tokens differ, so no two prompts share a prefix.
-        drawn = random.Random(number)
-        ids = array("q", [number + 1, *(drawn.randrange(1000, 1 << 30) for _ in range(request["prompt_tokens"] - 1))])
+        ids = self.texts[request["id"]]
         sampling = SamplingParams(max_new_tokens=request["output_tokens"], ignore_eos=self.scenario.ignore_eos)
         sampling.normalize(None)
         req = Req(request["id"], "", ids, sampling, vocab_size=1 << 40, eos_token_ids=set())
@@ -264,7 +263,7 @@ class Recorded(Scheduler):
         self.busy_s += seconds
         start, end = stage.current.run(seconds, stage.cpu_s)
         self.moments.append((step, start, end))
-        ids = torch.full((len(batch.reqs),), 7, dtype=torch.int64)
+        ids = torch.tensor([answer_token(req.rid) for req in batch.reqs], dtype=torch.int64)
         if stage.size == 1:
             stage.cpu_s = max(stage.cpu_s, end.seconds()) + scenario.d2h_s
         return GenerationBatchResult(

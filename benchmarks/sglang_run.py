@@ -17,6 +17,7 @@ from sglang.srt.server_args import ServerArgs
 
 from benchmarks.sglang_recorded import Recorded
 from benchmarks.sglang_scenarios import Scenario
+from benchmarks.sglang_texts import prompts
 from benchmarks.sglang_virtual_device import FAILED, AnotherStageFailedError, ring
 
 
@@ -35,6 +36,7 @@ def record(scenario: Scenario) -> dict[str, Any]:
         max_running_requests=scenario.max_running_requests,
         enable_mixed_chunk=scenario.enable_mixed_chunk,
         schedule_conservativeness=scenario.schedule_conservativeness,
+        schedule_policy=scenario.schedule_policy,
         page_size=scenario.page_size,
         disable_radix_cache=not scenario.radix_cache,
         disable_overlap_schedule=True,
@@ -61,7 +63,8 @@ def record(scenario: Scenario) -> dict[str, Any]:
         scenario.ring_s,
     )
     arrivals = sorted(requests, key=lambda request: request["arrival"])
-    schedulers = [Recorded(scenario, stage, list(arrivals)) for stage in stages]
+    texts = prompts(requests)
+    schedulers = [Recorded(scenario, stage, list(arrivals), texts) for stage in stages]
     failures: list[Exception] = []
     FAILED.clear()
 

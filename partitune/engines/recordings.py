@@ -18,7 +18,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError, conlist
 
 from partitune.costs.cost_model import Batch
-from partitune.errors import SpecError
+from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.request import Request
 from partitune.simulation.run import Run
 
@@ -199,7 +199,11 @@ class Schedule(Record, extra="forbid"):
 
     def agreement(self) -> Agreement:
         """What comes of simulating the same run."""
-        return Agreement(f"{self.name} ({self.engine})", self.difference(self.simulate()))
+        try:
+            difference = self.difference(self.simulate())
+        except OutOfMemory as error:
+            difference = f"recorded {len(self.steps)} steps to the end, simulated: {error}"
+        return Agreement(f"{self.name} ({self.engine})", difference)
 
     def costs(self, handoff: HandoffEntry | None = None) -> LinearCosts:
         """The stage times; without `handoff` the next stage has a batch at once."""

@@ -108,7 +108,7 @@ def test_what_is_not_simulated_of_sglang_is_refused_by_name() -> None:
     posed = shipped_problem("kimi-k3-pp8-tp2-sglang")
     result = run(SimulatorDriver(posed), Candidate(posed.default_partition, {"schedule_policy": "lof"}))
     assert result.outcome is Outcome.INFEASIBLE
-    assert result.reason == "SGLang: schedule_policy lof is not simulated; fcfs is"
+    assert result.reason == "SGLang: schedule_policy lof is not simulated; fcfs, lpm and dfs-weight are"
 
 
 def test_sglangs_pipeline_cannot_be_drawn() -> None:

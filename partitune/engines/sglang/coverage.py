@@ -45,7 +45,7 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         decoupled_spec_rank decoupled_spec_role SGLANG_ENABLE_PP_SPEC
     """),
     (_NOT, "the simulated scheduler does not heed it", """
-        schedule_policy enable_priority_scheduling disable_priority_preemption default_priority_value
+        enable_priority_scheduling disable_priority_preemption default_priority_value
         abort_on_priority_when_disabled schedule_low_priority_values_first priority_scheduling_preemption_threshold
         retraction_policy num_continuous_decode_steps scheduler_recv_interval max_queued_requests
         min_free_slots_delay enable_prefill_delayer prefill_delayer_max_delay_passes
@@ -54,7 +54,10 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         disable_overlap_schedule disable_chunked_prefix_cache dllm_algorithm dllm_algorithm_config dllm_fdfo
         enable_encoder_swa_bounded_replay enable_decoder_swa_bounded_replay
     """),
-    (_NOT, "prompts that begin alike are not simulated for SGLang, so what its prefix tree keeps decides nothing", """
+    (_NOT, "fcfs, lpm and dfs-weight are simulated, and serve prompts that begin like no other alike", """
+        schedule_policy
+    """),
+    (_NOT, "the simulated prefix tree is that of full attention, and gives up what was used longest ago", """
         radix_eviction_policy radix_eviction_policy_config enable_session_radix_cache radix_cache_backend
         swa_prefix_tails mamba_radix_cache_strategy uses_mamba_radix_cache mamba_track_interval
         mamba_max_states_per_path enable_streaming_session

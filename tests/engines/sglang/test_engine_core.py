@@ -279,10 +279,18 @@ def test_a_request_the_engine_would_cut_short_is_refused(
         simulated(burst(1, 20, 20), replace(settings, **change), equal(2))
 
 
-def test_shared_prefixes_are_refused_by_name() -> None:
-    shared = Request("0", 0.0, 20, 5, prefix=(SharedPrefix("system", 8),))
-    with pytest.raises(SpecError, match="shared prefixes are not simulated for SGLang"):
-        simulated([shared], SglangSettings(stages=2, max_running_requests=8, num_tokens=1000), equal(2))
+def test_a_prompt_is_not_read_again_where_it_begins_like_one_before() -> None:
+    """mem_cache/common.py match_kv_cache: all but the last token, if need be, and only what was computed by then."""
+    settings = SglangSettings(stages=2, max_running_requests=8, num_tokens=1000)
+    system = (SharedPrefix("system", 40),)
+    first = Request("0", 0.0, 60, 5, prefix=system)
+    other = Request("1", 50.0, 70, 5, prefix=system)
+    again = Request("2", 100.0, 40, 5, prefix=system)
+    talk = Request("3", 150.0, 90, 5, continues="1")
+    run = simulated([first, other, again, talk], settings, equal(2))
+    assert (run.prefix_cache_queries, run.prefix_cache_hits) == (60 + 70 + 40 + 90, 40 + 39 + 74)
+    early = simulated([first, replace(other, arrival_s=0.0)], settings, equal(2))
+    assert early.prefix_cache_hits == 0
 
 
 @pytest.mark.parametrize(

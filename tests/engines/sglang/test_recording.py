@@ -2,6 +2,10 @@
 
 tests/data/schedules_sglang_0_5_23.json: 60 runs of the real SGLang 0.5.23 `Scheduler` (event_loop_pp, one instance a
 stage), recorded in virtual time by benchmarks/record_sglang_schedules.py (the project's own recording of the engine).
+tests/data/schedules_sglang_0_5_23_texts.json.gz: more of the same whose prompts begin alike (the runs of
+benchmarks/sglang_text_scenarios.yaml, recorded in the same way).
+tests/data/schedules_sglang_0_5_23_unnamed.json.gz: one run recorded by others with the same recorder, as it was handed
+over: prompts share prefixes, and the file does not say which.
 """
 
 from __future__ import annotations
@@ -12,10 +16,13 @@ from typing import Any
 
 import pytest
 
-from partitune.engines.sglang.scheduler.recording import Recording
+from partitune.engines.sglang.scheduler.recording import PrefixEntry, Recording
 from partitune.errors import SpecError
 
-SCHEDULES = Path(__file__).parent.parent.parent / "data" / "schedules_sglang_0_5_23.json"
+DATA = Path(__file__).parent.parent.parent / "data"
+SCHEDULES = DATA / "schedules_sglang_0_5_23.json"
+TEXTS = DATA / "schedules_sglang_0_5_23_texts.json.gz"
+UNNAMED = DATA / "schedules_sglang_0_5_23_unnamed.json.gz"
 
 
 def test_every_recorded_turn_is_reproduced() -> None:
@@ -34,6 +41,56 @@ def test_the_recordings_hold_what_they_are_for() -> None:
     for key in ("enable_mixed_chunk", "comm_overlap", "skip_pure_chunked_output", "radix_cache", "ignore_eos"):
         assert {getattr(one, key) for one in settings} == {True, False}, key
     assert any(one.dynamic_chunks for one in settings)
+
+
+def test_every_turn_with_shared_prefixes_is_reproduced() -> None:
+    agreements = Recording.verify(TEXTS)
+    recordings = Recording.read(TEXTS)
+    assert len(agreements) == 36
+    assert sum(len(recording.steps) for recording in recordings) == 12969
+    assert [each for each in agreements if not each.agrees] == []
+    assert {recording.pp for recording in recordings} == {1, 2, 3, 4, 5, 6, 8}
+    assert {recording.schedule_policy for recording in recordings} == {"fcfs", "lpm", "dfs-weight"}
+    assert sum(recording.retractions for recording in recordings) == 30
+    requests = [request for recording in recordings for request in recording.requests]
+    assert {len(request.prefix) for request in requests} == {0, 1, 2, 3}
+    assert any(request.continues for request in requests)
+
+
+def without_answers(recording: Recording) -> Recording:
+    return recording.model_copy(
+        update={"requests": [request.model_copy(update={"continues": None}) for request in recording.requests]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("system-burst", lambda r: r.model_copy(update={"radix_cache": False})),
+        ("levels-page", lambda r: r.model_copy(update={"page_size": 1})),
+        ("talk", without_answers),
+        ("lpm", lambda r: r.model_copy(update={"schedule_policy": "fcfs"})),
+        ("dfs-tight", lambda r: r.model_copy(update={"schedule_policy": "lpm"})),
+    ],
+)
+def test_what_a_recording_with_shared_prefixes_is_for_is_seen(name: str, change: Any) -> None:
+    recording = next(one for one in Recording.read(TEXTS) if one.name == name)
+    assert change(recording).agreement().difference is not None
+
+
+def test_a_record_may_leave_unsaid_who_shares_with_whom() -> None:
+    """The prompts of this one were made so: three groups in turn, 70 % of each shared. Both readings agree."""
+    (recording,) = Recording.read(UNNAMED)
+    assert recording.agreement().difference is None
+    named = [
+        request.model_copy(
+            update={"prefix": [PrefixEntry(group=str(int(request.id) % 3), tokens=request.prompt_tokens * 7 // 10)]}
+        )
+        for request in recording.requests
+    ]
+    assert recording.model_copy(update={"requests": named}).agreement().difference is None
+    other = [request.model_copy(update={"prefix": request.prefix[:0]}) for request in named[:1]] + named[1:]
+    assert recording.model_copy(update={"requests": other}).agreement().difference is not None
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
@@ -105,3 +162,10 @@ def test_a_broken_file_is_refused(tmp_path: Path, record: dict[str, Any], change
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"none\.json: cannot read"):
         Recording.read(tmp_path / "none.json")
+
+
+def test_a_run_that_cannot_be_simulated_to_its_end_differs(tmp_path: Path, record: dict[str, Any]) -> None:
+    record["num_tokens"] = 150
+    difference = Recording.read(write(tmp_path, [record]))[0].agreement().difference
+    assert difference is not None
+    assert "recorded 310 steps to the end, simulated: request 4 is alone" in difference, difference

@@ -88,7 +88,7 @@ def test_dynamic_chunks_are_fitted_to_stage_0() -> None:
 
 
 def test_other_policies_are_refused_by_name() -> None:
-    with pytest.raises(SpecError, match="schedule_policy lof is not simulated"):
+    with pytest.raises(SpecError, match="schedule_policy lof is not simulated; fcfs, lpm and dfs-weight are"):
         settings(schedule_policy="lof")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from partitune.engines.sglang.scheduler.kv_pool import Chain, KvTokens
+from partitune.engines.sglang.scheduler.kv_pool import KvTokens, Path
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import SpecError
 
@@ -42,7 +42,7 @@ class Live:
     end: int = 0  # this round computes [prefix, end)
     row: bool = False  # holds one of max_running_requests rows
     chunks_in_flight: int = 0  # chunks before its last one whose results are not back
-    chain: Chain = field(default_factory=Chain)
+    path: Path = field(default_factory=Path)
 
     @property
     def finished(self) -> bool:
@@ -76,6 +76,7 @@ class Admission:
         self._ends: list[tuple[float, int]] = []
         self.chosen: list[Live] = []
         self.unfinished: Live | None = None  # the request whose prompt this pass cuts
+        self.looked_up = self.found = 0  # prompt tokens of requests admitted for the first time; those in the cache
 
     def _left(self) -> float:
         return self._pool.free + self._pool.evictable - self._all_offset
@@ -130,8 +131,8 @@ class Admission:
             return self._add_to_the_end(live)
         wanted = live.length - live.prefix
         still = min(max(live.target - live.produced, 0), CLIP_NEW_TOKENS)
-        locked = live.chain.tokens if live.prefix else 0  # its own prompt in the cache is not there to be evicted
-        if wanted + still + self._pool.page >= self._left() - locked:
+        # What it found in the cache is not there to be evicted.
+        if wanted + still + self._pool.page >= self._left() - self._pool.unlocked(live.path):
             return Answer.NO_MEMORY
         paged = self._pool.paged(wanted)
         extend, new_tokens = wanted, min(live.target, CLIP_NEW_TOKENS)
@@ -148,7 +149,10 @@ class Admission:
 
     def _choose(self, live: Live, extend: int, new_tokens: int) -> None:
         live.end = live.prefix + extend
-        self._pool.lock(live.chain)
+        if self._pool.keeps and not live.produced:
+            self.looked_up += live.prompt
+            self.found += live.prefix
+        self._pool.lock(live.path)
         self.chosen.append(live)
         self._reserve(extend, new_tokens)
 

@@ -11,14 +11,17 @@ Source: SGLang 0.5.23 `srt/managers/scheduler_pp_mixin.py` (event_loop_pp).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.sglang.scheduler.admission import Live
+from partitune.engines.sglang.scheduler.kv_pool import Path
 from partitune.engines.sglang.scheduler.pipeline import SglangPipeline, Turn
+from partitune.engines.sglang.scheduler.radix_tree import Text
 from partitune.engines.sglang.scheduler.scheduler import MicroBatch, SglangScheduler
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory, SpecError
+from partitune.simulation.content import spans
 from partitune.simulation.request import Client, Request
 from partitune.simulation.run import Overheads, Run, Step, client_view
 
@@ -53,7 +56,7 @@ def simulate_sglang(
     """
     client = Client(requests, concurrency)
     _check(requests, settings, costs)
-    engine = _Engine(client, settings, costs, overheads)
+    engine = _Engine(client, spans(requests), settings, costs, overheads)
     engine.loop()
     return engine.result(requests, record_steps=record_steps)
 
@@ -64,8 +67,6 @@ def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCo
     page = settings.page_size
     for request in requests:
         total = request.prompt_tokens + request.output_tokens
-        if request.prefix or request.continues is not None:
-            raise SpecError(f"request {request.id}: shared prefixes are not simulated for SGLang; leave prefix out")
         if total > settings.max_model_len - 2:
             raise SpecError(
                 f"request {request.id}: {request.prompt_tokens} prompt and {request.output_tokens} output tokens "
@@ -84,7 +85,15 @@ def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCo
 class _Engine:
     """State of one run."""
 
-    def __init__(self, client: Client, settings: SglangSettings, costs: StageCosts, overheads: Overheads) -> None:
+    def __init__(
+        self,
+        client: Client,
+        texts: Mapping[str, Text],
+        settings: SglangSettings,
+        costs: StageCosts,
+        overheads: Overheads,
+    ) -> None:
+        self.texts = texts
         self.settings = settings
         self.costs = costs
         self.overheads = overheads
@@ -131,7 +140,8 @@ class _Engine:
             request, sent_s = client.send()
             self.sent_s[request.id] = sent_s
             self.token_s[request.id] = []
-            self.scheduler.waiting.append(Live(request.id, request.prompt_tokens, request.output_tokens))
+            path = Path(self.texts[request.id])
+            self.scheduler.waiting.append(Live(request.id, request.prompt_tokens, request.output_tokens, path=path))
 
     def _deliver(self, batch: MicroBatch) -> None:
         served, finished = self.scheduler.deliver(batch)
@@ -189,6 +199,8 @@ class _Engine:
             preemptions=self.scheduler.retractions,
             in_pipeline_s=sum(turn.end[-1] - turn.start_s for turn in ran),
             steps=self._steps() if record_steps else (),
+            prefix_cache_queries=self.scheduler.looked_up,
+            prefix_cache_hits=self.scheduler.found,
             work=tuple(self.uses.items()),
         )
 

@@ -1,37 +1,33 @@
-"""SGLang's KV pool: tokens held by requests, and prompts that stay behind in the radix cache.
+"""SGLang's KV pool: tokens held by requests, and what stays behind in the radix cache.
 
-Decision: pages are counted, not named. No two prompts share a prefix, so the radix tree is one chain of nodes per
-request, and only the order in which leaves are evicted matters: it decides whether a retracted request still finds its
-prompt. Recency is a counter, as in the engine.
+Decision: pages are counted, not named: which they are matters to nobody. A request owns the pages of its own that are
+not in the tree; what it puts there and finds to be there already is freed at once.
 
 Source: SGLang 0.5.23 `srt/mem_cache/unified_radix_cache.py` (checkpoint_into_tree, evict_for_alloc),
-`srt/mem_cache/unified_cache/unified_tree_core.py` (insert, match, split), `srt/mem_cache/common.py`
-(release_kv_cache), `srt/mem_cache/allocator/`.
+`srt/mem_cache/common.py` (match_kv_cache, release_kv_cache), `srt/mem_cache/allocator/`.
 """
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 
+from partitune.engines.sglang.scheduler.radix_tree import Node, RadixTree, Text
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory
 
-_PARENT_OLDER = 1e-5  # a match makes every node a little older than its child
-
 
 @dataclass(slots=True, eq=False)
-class Chain:
-    """One request's path in the radix tree."""
+class Path:
+    """What one request has in the radix tree."""
 
-    nodes: list[list[float]] = field(default_factory=list)  # [tokens, last access], from the root down
+    text: Text = ()
+    node: Node | None = None  # where it ends; None: nothing was looked up yet
     locked: bool = False
 
     @property
     def tokens(self) -> int:
-        """How many tokens the path holds, evicted ones no longer among them."""
-        return int(sum(node[0] for node in self.nodes))
+        """How many tokens of the request the tree holds for it."""
+        return self.node.end if self.node else 0
 
 
 class KvTokens:
@@ -41,11 +37,13 @@ class KvTokens:
         self.page = settings.page_size
         self.total = settings.num_tokens // self.page * self.page
         self.free = self.total  # tokens of free pages (`available_size`)
-        self.evictable = 0  # tokens of unlocked nodes
         self.keeps = settings.radix_cache
-        self._ticks = count(1)
-        self._leaves: list[tuple[float, int, Chain]] = []  # heap; stale entries are skipped
-        self._pushes = count(1)
+        self.tree = RadixTree(self.page)
+
+    @property
+    def evictable(self) -> int:
+        """Tokens of the tree that nobody has locked."""
+        return self.tree.evictable
 
     def paged(self, tokens: int) -> int:
         """Tokens of the pages that hold `tokens`."""
@@ -55,73 +53,47 @@ class KvTokens:
         """Tokens of the whole pages among `tokens`."""
         return tokens // self.page * self.page
 
-    # eviction
-    def make_room(self, tokens: int) -> bool:
-        """Evict the oldest leaves until `tokens` are free; True when they are."""
-        while self.free < tokens and self._leaves:
-            accessed, _, chain = heapq.heappop(self._leaves)
-            if chain.locked or not chain.nodes or chain.nodes[-1][1] != accessed:
-                continue
-            gone = int(chain.nodes.pop()[0])
-            self.free += gone
-            self.evictable -= gone
-            self._offer(chain)
-        return self.free >= tokens
-
-    def _offer(self, chain: Chain) -> None:
-        if not chain.locked and chain.nodes:
-            heapq.heappush(self._leaves, (chain.nodes[-1][1], next(self._pushes), chain))
-
     # the tree
-    def touch(self, chain: Chain) -> int:
-        """Look a path up; tokens found."""
-        now: float = next(self._ticks)
-        for node in reversed(chain.nodes):
-            node[1] = now
-            now -= _PARENT_OLDER
-        self._offer(chain)
-        return chain.tokens
+    def find(self, path: Path, tokens: int) -> int:
+        """Look up the first `tokens` of an unlocked path; how many of them, whole pages, are in the cache."""
+        looks = self.keeps and tokens >= self.page
+        path.node = self.tree.match(path.text, self.floor(tokens)) if looks else None
+        return path.tokens
 
-    def lock(self, chain: Chain) -> None:
-        """Keep a path from eviction."""
-        if not chain.locked:
-            chain.locked = True
-            self.evictable -= chain.tokens
+    def unlocked(self, path: Path) -> int:
+        """Tokens that can no longer be evicted once the path is locked."""
+        return self.tree.unlocked(path.node) if path.node else 0
 
-    def unlock(self, chain: Chain) -> None:
-        """Leave a path to eviction, if it was locked."""
-        if chain.locked:
-            chain.locked = False
-            self.evictable += chain.tokens
-            self._offer(chain)
+    def lock(self, path: Path) -> None:
+        """Keep what was found from eviction."""
+        if path.node is not None:
+            path.locked = True
+            self.tree.lock(path.node)
 
-    def insert(self, chain: Chain, tokens: int, prompt: int) -> None:
-        """Extend a locked path to `tokens` (whole pages), with a node border at the end of the prompt."""
-        for node in chain.nodes:
-            node[1] = next(self._ticks)
-        held = chain.tokens
-        if tokens > held:
-            chain.nodes.append([tokens - held, next(self._ticks)])
+    def let_go(self, path: Path) -> None:
+        """The request holds no KV any more: what the tree has of it is left to eviction."""
+        if path.node is not None and path.locked:
+            self.tree.unlock(path.node)
+        path.node, path.locked = None, False
+
+    def insert(self, path: Path, tokens: int, prompt: int) -> None:
+        """Put `tokens` (whole pages) into the tree, with a border at the end of the prompt, and lock them."""
+        node, found = self.tree.insert(path.text, tokens)
+        self.free += max(0, found - path.tokens)  # others have put the same there in the meantime
         border = self.floor(prompt)
         if 0 < border < tokens:
-            self._split(chain, border)
-
-    def _split(self, chain: Chain, border: int) -> None:
-        """Insert the prompt alone: touches its nodes and divides the one that reaches beyond it."""
-        end = 0
-        for index, node in enumerate(chain.nodes):
-            if end >= border:
-                return
-            node[1] = next(self._ticks)
-            inside = border - end
-            if node[0] > inside:
-                chain.nodes.insert(index, [inside, next(self._ticks)])
-                node[0] -= inside
-                node[1] = next(self._ticks)
-                return
-            end += int(node[0])
+            self.tree.insert(path.text, border)
+        self.let_go(path)
+        path.node = node
+        self.lock(path)
 
     # allocation
+    def make_room(self, tokens: int) -> bool:
+        """Evict the oldest leaves until `tokens` are free; True when they are."""
+        while self.free < tokens and (gone := self.tree.evict()):
+            self.free += gone
+        return self.free >= tokens
+
     def allocate(self, tokens: int, wanted_free: int, what: str) -> None:
         """Take `tokens` (whole pages) after evicting towards `wanted_free`.
 

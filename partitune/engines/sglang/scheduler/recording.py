@@ -6,21 +6,44 @@ hand-offs, ring and CPU times, those are part of a record. `benchmarks/record_sg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
-from partitune.engines.recordings import TOLERANCE_S, HandoffEntry, Schedule
+from partitune.engines.recordings import TOLERANCE_S, HandoffEntry, RequestEntry, Schedule, Strict
 from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.settings import SglangSettings
+from partitune.engines.sglang.scheduler.unnamed_prefixes import with_prefixes
 from partitune.errors import SpecError
+from partitune.simulation.request import Request, SharedPrefix
 from partitune.simulation.run import Overheads, Run
+
+
+class PrefixEntry(Strict):
+    """The first tokens of a prompt, the same for every request that names the group."""
+
+    group: str
+    tokens: PositiveInt
+
+
+class TextEntry(RequestEntry):
+    """One request, and with whom it shares its beginning."""
+
+    prefix: Sequence[PrefixEntry] = ()
+    continues: str | None = None
+
+    def request(self) -> Request:
+        """The request as the simulator understands it."""
+        prefix = tuple(SharedPrefix(entry.group, entry.tokens) for entry in self.prefix)
+        return Request(**dict(self) | {"prefix": prefix})
 
 
 class Recording(Schedule):
     """One recorded run; settings have SGLang's names, and a step is a turn of a slot, up to the last with work."""
 
+    requests: Sequence[TextEntry] = Field(min_length=1)
     async_batch_depth: int = Field(ge=0)
     max_running_requests: PositiveInt
     pp_max_micro_batch_size: PositiveInt | None
@@ -31,6 +54,7 @@ class Recording(Schedule):
     enable_mixed_chunk: bool
     dynamic_chunking: Annotated[list[float], Field(min_length=2, max_length=2)] | None  # a, b of the fit
     schedule_conservativeness: float
+    schedule_policy: str = "fcfs"
     page_size: PositiveInt
     num_tokens: PositiveInt
     max_model_len: PositiveInt
@@ -67,6 +91,8 @@ class Recording(Schedule):
         """The same run through our scheduler, with the recorded CPU times, ring and hand-offs."""
         overheads = Overheads(broadcast_s=self.ring_s, **self.alike(Overheads))
         requests = [entry.request() for entry in self.requests]
+        if self.radix_cache and not any(request.prefix or request.continues for request in requests):
+            requests = with_prefixes(requests, [step.tokens for step in self.steps])
         return simulate_sglang(requests, self.settings(), self.costs(self.handoff), overheads, record_steps=True)
 
     def difference(self, run: Run) -> str | None:

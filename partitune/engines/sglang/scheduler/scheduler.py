@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from partitune.engines.sglang.scheduler.admission import Admission, Answer, Live
 from partitune.engines.sglang.scheduler.kv_pool import KvTokens
+from partitune.engines.sglang.scheduler.queue_order import MOST_MATCHED, active_policy, ordered
 from partitune.engines.sglang.scheduler.settings import SglangSettings
 from partitune.errors import OutOfMemory
 
@@ -25,7 +26,6 @@ _LEAST_RATIO = 0.14  # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
 _DECAY_STEPS = 600  # SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS
 _RETRACT_STEPS = 20  # SGLANG_RETRACT_DECODE_STEPS
 _REFRESH_PASSES = 32  # passes between two looks at the waiting requests' cached prompts
-_REFRESH_MOST = 128
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +65,7 @@ class SglangScheduler:
         self.waiting: list[Live] = []
         self.slots = [_Slot() for _ in range(settings.slots)]
         self.retractions = 0
+        self.looked_up = self.found = 0  # prompt tokens at first admission, and those of them that were cached
         self._unfinished: Live | None = None
         self._free_rows = settings.max_running_requests
         self._defer = 0  # slots that must decode before the next prefill
@@ -155,13 +156,15 @@ class SglangScheduler:
             if min(settings.micro_batch_cap - len(slot.running), self._free_rows) <= 0:
                 slot.full = True
                 return None
-        self._refresh()
+        self._order()
         admission = Admission(settings, self.pool, slot.running, self._ratio, self._chunk_size())
         if unfinished is not None and not admission.add_chunk(unfinished):
             self._unfinished = None
         self._admit(slot, admission)
         if not admission.chosen:
             return None
+        self.looked_up += admission.looked_up
+        self.found += admission.found
         chosen = set(admission.chosen)
         self.waiting = [live for live in self.waiting if live not in chosen]
         if admission.unfinished is not None:
@@ -180,13 +183,15 @@ class SglangScheduler:
         page, most = settings.page_size, settings.max_prefill_tokens
         return law.next_chunk(unfinished.prefix, base, page, settings.max_model_len, most) or base
 
-    def _refresh(self) -> None:
-        """Now and then the engine looks up every waiting request's prompt, so that it is not evicted first."""
-        if self.waiting and self.pool.keeps:
+    def _order(self) -> None:
+        """Who is asked first; without looking all up for that, the engine does so now and then against eviction."""
+        policy = active_policy(self.settings, len(self.waiting))
+        if policy != "fcfs":
+            self.waiting = ordered(policy, self.waiting, self.pool)
+        elif self.waiting and self.pool.keeps:
             if self._passes % _REFRESH_PASSES == 0:
-                for live in reversed(self.waiting[:_REFRESH_MOST]):
-                    if live.chain.nodes:
-                        self.pool.touch(live.chain)
+                for live in reversed(self.waiting[:MOST_MATCHED]):
+                    self.pool.find(live.path, live.length)
             self._passes += 1
 
     def _admit(self, slot: _Slot, admission: Admission) -> None:
@@ -199,7 +204,7 @@ class SglangScheduler:
                 slot.full = True
             if slot.full:
                 return
-            live.prefix = self.pool.touch(live.chain) if live.chain.nodes else 0
+            live.prefix = self.pool.find(live.path, live.length - 1)  # the last token's output is wanted
             answer = admission.add(live)
             if answer is not Answer.GO_ON:
                 if answer is Answer.NO_MEMORY:
@@ -276,15 +281,15 @@ class SglangScheduler:
     def _checkpoint(self, live: Live) -> None:
         """What a request has computed goes into the cache, which it keeps locked."""
         if self.pool.keeps:
-            self.pool.insert(live.chain, self.pool.floor(live.end), live.prompt)
+            self.pool.insert(live.path, self.pool.floor(live.end), live.prompt)
         live.prefix = live.end
 
     def _release(self, live: Live, *, keep: bool) -> None:
         """A request gives its KV back; with `keep` the cache holds on to it until it is evicted."""
         pool = self.pool
         if keep and pool.keeps:
-            pool.insert(live.chain, pool.floor(live.committed), live.prompt)
-        pool.free += pool.paged(live.committed) - live.chain.tokens
-        pool.unlock(live.chain)
+            pool.insert(live.path, pool.floor(live.committed), live.prompt)
+        pool.free += pool.paged(live.committed) - live.path.tokens
+        pool.let_go(live.path)
         live.row = False
         self._free_rows += 1

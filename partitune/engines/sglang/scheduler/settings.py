@@ -1,7 +1,7 @@
 """What SGLang's scheduler looks at, as one frozen value.
 
-Decision: names are SGLang's own wherever it has one, so that a setting can be found in its documentation. Prompts share
-no prefix; the radix cache is here all the same, because a request that was retracted may find its prompt there again.
+Decision: names are SGLang's own wherever it has one, so that a setting can be found in its documentation. Prompts may
+begin alike; and a request that was retracted may find its own prompt in the radix cache again.
 
 Source: SGLang 0.5.23 `srt/arg_groups/fields/schedule.py`, `srt/arg_groups/fields/parallel.py`, `srt/environ.py`.
 """
@@ -20,6 +20,8 @@ from partitune.engines.sglang.scheduler.chunks import ChunkLaw
 from partitune.errors import SpecError
 from partitune.simulation.run import Overheads
 
+#: Orders of the waiting requests that are simulated (`--schedule-policy`).
+POLICIES = ("fcfs", "lpm", "dfs-weight")
 #: Numbers that may be 0; every other is 1 or more.
 _MAY_BE_ZERO = (
     *("pp_async_batch_depth", "schedule_conservativeness"),
@@ -52,6 +54,7 @@ class SglangSettings:
     prefill_decode_interval: int = 0  # decode slots between two prefill slots
     prefill_decode_interval_min_bs: int = 0
     schedule_conservativeness: float = 1.0
+    schedule_policy: str = "fcfs"  # one of POLICIES
     radix_cache: bool = True
     ignore_eos: bool = True  # the requests': a benchmark's ignore EOS, and then all of their output is reserved
     comm_overlap: bool = False  # SGLANG_PP_COMM_OVERLAP
@@ -62,6 +65,11 @@ class SglangSettings:
             value, least = getattr(self, setting.name), int(setting.name not in _MAY_BE_ZERO)
             if type(value) in (int, float) and value < least:
                 raise SpecError(f"SGLang settings: {setting.name} is {value}; it must be {least} or more")
+        if self.schedule_policy not in POLICIES:
+            raise SpecError(
+                f"schedule_policy {self.schedule_policy} is not simulated; {', '.join(POLICIES[:-1])} and "
+                f"{POLICIES[-1]} are"
+            )
         if self.chunked_prefill_size and self.chunked_prefill_size % self.page_size:
             raise SpecError(
                 f"SGLang settings: chunked_prefill_size {self.chunked_prefill_size} must be a multiple of page_size "
@@ -95,6 +103,7 @@ _MOST_ROWS, _ROWS_PER_CONTEXT = 4096, 512
 _SAME = (
     *("page_size", "max_prefill_tokens", "prefill_max_requests", "pp_max_micro_batch_size", "pp_async_batch_depth"),
     *("enable_mixed_chunk", "prefill_decode_interval", "prefill_decode_interval_min_bs", "schedule_conservativeness"),
+    "schedule_policy",
 )
 
 
@@ -110,8 +119,6 @@ def sglang_settings(deployment: Deployment, kv_cache: KvCache, costs: StageCosts
         SpecError: a scheduling policy that is not simulated, or a value the engine refuses.
     """
     flags = {**deployment.flags, **effective_flags(deployment)}
-    if flags["schedule_policy"] != "fcfs":
-        raise SpecError(f"schedule_policy {flags['schedule_policy']} is not simulated; fcfs is")
     length = whole_number(flags, "context_length", deployment.architecture.max_position)
     tokens = min(kv_cache.tokens, whole_number(flags, "max_total_tokens", kv_cache.tokens))
     estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), FEWEST_ROWS)
