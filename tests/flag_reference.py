@@ -30,6 +30,8 @@ _SPACES: dict[str, dict[str, Any]] = {
     "dense": {"model": "qwen3-8b", "cluster": {"nodes": 1, "gpus_per_node": 4, "gpu": "L40S"}},
     "hybrid": {"model": "kimi-k3", "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "B300"}},
     "experts": {"model": "deepseek-v3", "cluster": {"nodes": 2, "gpus_per_node": 8, "gpu": "H200"}},
+    "windows": {"model": "gpt-oss-120b", "cluster": {"nodes": 1, "gpus_per_node": 4, "gpu": "H200"}},
+    "two-pages": {"model": "mimo-v2-flash", "cluster": {"nodes": 1, "gpus_per_node": 8, "gpu": "H200"}},
     "images": {"model": "qwen3.5-27b", "cluster": {"nodes": 1, "gpus_per_node": 4, "gpu": "H200"}},
     "llama-4": {
         "model": "llama-4-maverick",
@@ -41,6 +43,8 @@ _SIZES: dict[str, dict[str, Any]] = {
     "dense": {"tp": 2, "pp": 2},
     "hybrid": {"tp": 2, "pp": 8},
     "experts": {"tp": 1, "pp": 2, "dp": 8, "expert_parallel": True},
+    "windows": {"tp": 1, "pp": 4},
+    "two-pages": {"tp": 2, "pp": 4},
     "images": {"tp": 2, "pp": 2},
     "llama-4": {"tp": 8, "pp": 1},
 }
@@ -81,6 +85,8 @@ EXAMPLES: dict[str, dict[str, Example]] = {
         "offload_backend": Example("dense", "prefetch", with_flags={"cpu_offload_gb": 1.0}),
         "offload_group_size": Example("dense", 4, with_flags={"cpu_offload_gb": 1.0}),
         "eplb_config": Example("experts", '{"num_redundant_experts": 16}', with_flags={"enable_eplb": True}),
+        "disable_hybrid_kv_cache_manager": Example("windows", True),
+        "VLLM_KV_CACHE_LAYOUT": Example("two-pages", "BLNHC"),
         "mamba_cache_dtype": Example("hybrid", "float32"),
         "mamba_ssm_cache_dtype": Example("hybrid", "bfloat16"),
         "limit_mm_per_prompt": Example("hybrid", '{"image": 0}'),

@@ -60,7 +60,7 @@ def test_everything_else_says_why() -> None:
             {"VLLM_USE_DEEP_GEMM": "1", "NCCL_DEBUG": "INFO", "VLLM_LOGGING_LEVEL": "DEBUG"},
             {"VLLM_USE_DEEP_GEMM"},
         ),
-        ("vllm", {"VLLM_KV_CACHE_LAYOUT": "HND", "HF_HUB_CACHE": "/c", "HF_TOKEN": "t"}, {"VLLM_KV_CACHE_LAYOUT"}),
+        ("vllm", {"VLLM_KV_CACHE_LAYOUT": "HND", "HF_HUB_CACHE": "/c", "HF_TOKEN": "t"}, set()),
         (
             "vllm",
             {"VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE": "9", "VLLM_CACHE_ROOT": "/c"},

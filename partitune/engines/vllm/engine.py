@@ -27,6 +27,7 @@ from partitune.engines.vllm.coverage import VLLM_COVERAGE
 from partitune.engines.vllm.cuts import CUT_RULES
 from partitune.engines.vllm.defaults import capture_sizes, default_flags, effective_flags
 from partitune.engines.vllm.flags import VLLM_FLAGS
+from partitune.engines.vllm.kv_choices import cache_note
 from partitune.engines.vllm.kv_layouts import takes_another_type
 from partitune.engines.vllm.kv_pages import cache_model, layer_cache_bytes
 from partitune.engines.vllm.kv_planning import blocks_per_request, fitted_length, kv_cache, range_blocks
@@ -133,7 +134,7 @@ class Vllm(Engine):
             step_tokens=int(flags["max_num_batched_tokens"]),
             max_requests=seqs,
             cohort_requests=seqs,
-            notes=(*choice.notes, *filter(None, (state_export(deployment).note,))),
+            notes=(*choice.notes, *filter(None, (state_export(deployment).note, cache_note(deployment)))),
             meaning=choice.regime.sentence,
         )
 

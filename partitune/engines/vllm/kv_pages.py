@@ -16,14 +16,16 @@ Source: vLLM 0.33.0 `platforms/interface.py` (`_align_hybrid_block_size`,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import lcm
 
 from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.flags import whole_number
 from partitune.engines.vllm.defaults import effective_flags
+from partitune.engines.vllm.kv_choices import blocks_outermost, keeps_windows
+from partitune.engines.vllm.kv_groups import Cache, CacheModel, LayerCache
 from partitune.engines.vllm.kv_layouts import cache_type, sixteen_bit_layers, token_bytes
-from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache
 from partitune.engines.vllm.pipelining import regime
 from partitune.engines.vllm.state_exports import state_export
 from partitune.engines.vllm.state_types import state_bytes
@@ -49,6 +51,7 @@ def cache_model(deployment: Deployment) -> CacheModel:
         max_model_len=longest if longest > 0 else deployment.architecture.max_position,
         max_in_flight_tokens=slots * int(flags["max_num_batched_tokens"]),
         state_blocks=2 + state_export(deployment).checkpoint_blocks if flags["mamba_cache_mode"] == "align" else 1,
+        blocks_outermost=blocks_outermost(deployment.flags),
     )
 
 
@@ -74,6 +77,10 @@ def _layer_caches(deployment: Deployment, flags: Mapping[str, FlagValue]) -> tup
     elif small < largest:
         block = max(block, block * -(-largest * _BLOCK // (block * small)))
     window_page = block * small if small < largest else 0
+    if not keeps_windows(deployment):
+        attentions = [
+            replace(each, kind=Attention.FULL) if each.kind is Attention.SLIDING else each for each in attentions
+        ]
     per_layer, dcp = zip(attentions, sizes, strict=True), deployment.layout.dcp
     return tuple(_cache(attention, block, dcp, state_page, window_page, size) for attention, size in per_layer)
 

@@ -1,92 +1,28 @@
 """vLLM's KV-cache planning, exactly: how many blocks a partition leaves, and which stage decides.
 
 Decision: this is arithmetic, so it is copied in behaviour and held against recordings of the engine, not estimated.
-All stages share one block table, so the whole model is grouped once, each group is projected on each stage, a block
-costs a stage the bytes of its fullest group, and the number of blocks is the least over stages. That is a staircase:
-for Kimi-K3 one more attention layer on one stage costs a quarter of the cache.
+All stages share one block table, so the whole model is grouped once (`kv_groups`), each group is projected on each
+stage, a block costs a stage the bytes of its fullest group, and the number of blocks is the least over stages. That is
+a staircase: for Kimi-K3 one more attention layer on one stage costs a quarter of the cache.
 
-Source: vLLM 0.32.0 `v1/core/kv_cache_utils.py` and `v1/kv_cache_interface.py` (0.33.0: `kv_cache_planning.py`), CUDA
-with a layer-outermost cache layout. Not covered: drafters, hidden-state extraction, packed layouts (DeepSeek-V4).
+Source: vLLM 0.32.0 `v1/core/kv_cache_utils.py` and `v1/kv_cache_interface.py` (0.33.0: `kv_cache_planning.py`), CUDA.
+Not covered: drafters, hidden-state extraction, DeepSeek-V4's rows of several widths.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from functools import lru_cache
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitune.engines.memory import KvCache
+from partitune.engines.vllm.kv_groups import Cache, CacheModel, Group, LayerCache, group_layers
 from partitune.errors import InfeasibleSpace, OutOfMemory
 from partitune.hardware.gpus import GIB
 from partitune.partition import Partition
-
-
-class Cache(StrEnum):
-    """What a layer keeps of a sequence."""
-
-    TOKENS = "tokens"  # every token (multi-head, grouped-query or latent attention)
-    WINDOW = "window"  # the last tokens
-    STATE = "state"  # one fixed state
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """The cache of one layer on one TP rank. Equal values mean that layers can share a group."""
-
-    kind: Cache
-    page_bytes: int  # of one block
-    block_size: int  # tokens in one block
-    window: int | None = None  # tokens, for WINDOW
-
-
-@dataclass(frozen=True, slots=True)
-class CacheModel:
-    """A model as the KV planner sees it."""
-
-    layers: tuple[LayerCache | None, ...]  # None: the layer keeps nothing
-    max_model_len: int
-    max_in_flight_tokens: int  # batches in flight * max_num_batched_tokens: what a window keeps besides itself
-    state_blocks: int = 1  # of a request in a state group: 1; with prefix caching 2, or 3 (see `state_exports`)
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Layers that share one block table."""
-
-    layers: tuple[int, ...]
-    caches: tuple[LayerCache, ...]  # of those layers, pages unified
-
-
-@lru_cache(maxsize=32)  # one planning asks several times, and only flags change the answer, not the partition
-def group_layers(model: CacheModel) -> tuple[Group, ...]:
-    """Layers of the whole model by the block tables they share (`get_kv_cache_groups`).
-
-    Returns:
-        Groups of layer indices in model order; none where no layer keeps anything.
-    """
-    caches = {index: cache for index, cache in enumerate(model.layers) if cache is not None}
-    if not caches:
-        return ()
-    first = next(iter(caches.values()))
-    if all(_same_slots(cache, first) for cache in caches.values()):
-        return (Group(tuple(caches), tuple(caches.values())),)
-    buckets: dict[LayerCache, list[int]] = {}
-    for index, cache in _unify_pages(caches).items():
-        buckets.setdefault(cache, []).append(index)
-    fewest, most = min(map(len, buckets.values())), max(map(len, buckets.values()))
-    size = most if most < 1.5 * fewest else fewest
-    groups = []
-    for cache, members in buckets.items():
-        count = -(-len(members) // size)
-        for offset in range(count):
-            chosen = members[offset::count]  # strided, so that every stage holds some layers of every group
-            groups.append(Group(tuple(chosen), (cache,) * len(chosen)))
-    return tuple(groups)
 
 
 def range_blocks(model: CacheModel, free_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -185,23 +121,6 @@ def longest_request(model: CacheModel, blocks: int) -> int:
     """Most tokens one request may have when `blocks` blocks exist; one block is never handed out. 0: not even one."""
     lengths = range(model.max_model_len + 1)
     return bisect_right(lengths, blocks - 1, lo=1, key=lambda tokens: blocks_per_request(model, tokens)) - 1
-
-
-def _same_slots(cache: LayerCache, first: LayerCache) -> bool:
-    """True when one block table serves both: same kind and block, pages may differ (but states not)."""
-    same = cache.kind is first.kind and cache.block_size == first.block_size and cache.window == first.window
-    return same and (cache.kind is not Cache.STATE or cache.page_bytes == first.page_bytes)
-
-
-def _unify_pages(caches: dict[int, LayerCache]) -> dict[int, LayerCache]:
-    """Give every layer the largest page: longer blocks where they divide it, padding elsewhere."""
-    largest = max(cache.page_bytes for cache in caches.values())
-    unified = {}
-    for index, cache in caches.items():
-        times, rest = divmod(largest, cache.page_bytes)
-        longer = 1 if rest or cache.kind is Cache.STATE else times
-        unified[index] = replace(cache, page_bytes=largest, block_size=cache.block_size * longer)
-    return unified
 
 
 def _group_blocks(cache: LayerCache, model: CacheModel, tokens: int) -> int:

@@ -8,18 +8,19 @@ check on the engine version at hand.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from partitune.engines.recordings import Agreement, Record
-from partitune.engines.vllm.kv_planning import Cache, CacheModel, LayerCache, kv_cache
+from partitune.engines.vllm.kv_groups import Cache, CacheModel, LayerCache
+from partitune.engines.vllm.kv_planning import kv_cache
 from partitune.errors import PartituneError, SpecError
 
 _LETTERS = {"f": ("full", Cache.TOKENS), "l": ("linear", Cache.STATE), "w": ("window", Cache.WINDOW)}
 
 
-class KvRecord(Record):
+class KvRecord(Record, extra="forbid"):
     """One partition put through the engine's planning: what went in and what came out, as the file spells it."""
 
     model: str
@@ -36,13 +37,21 @@ class KvRecord(Record):
     max_group_layers_per_stage: list[int]
     num_groups: int
     capacity: Annotated[list[float], Field(min_length=2, max_length=2)]  # tokens, concurrency
+    mamba_cache_mode: Literal["none", "align"] = "none"
+    prefill_checkpoint_blocks: NonNegativeInt = 0  # of a state group
+    kv_cache_layout: Literal["LBNHC", "LBHNC", "LHBNC", "BLNHC", "BLHNC", "BHLNC"] = "LBNHC"  # from outside to inside
 
     @cached_property
     def cache_model(self) -> CacheModel:
         """What the planner is given. Raises SpecError for a kind of layer that is unknown or has no sizes."""
         caches = {letter: self._cache(letter) for letter in set(self.layer_kinds)}
-        in_flight = self.in_flight_batches * self.max_num_batched_tokens
-        return CacheModel(tuple(caches[letter] for letter in self.layer_kinds), self.max_model_len, in_flight)
+        return CacheModel(
+            tuple(caches[letter] for letter in self.layer_kinds),
+            self.max_model_len,
+            self.in_flight_batches * self.max_num_batched_tokens,
+            state_blocks=2 + self.prefill_checkpoint_blocks if self.mamba_cache_mode == "align" else 1,
+            blocks_outermost=self.kv_cache_layout.startswith("B"),
+        )
 
     def _cache(self, letter: str) -> LayerCache:
         if letter not in _LETTERS:

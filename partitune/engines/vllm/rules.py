@@ -15,6 +15,7 @@ from partitune.engines.rules import Violation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
+from partitune.engines.vllm.kv_choices import cache_fault
 from partitune.engines.vllm.kv_pages import layer_cache_bytes
 from partitune.engines.vllm.parallel_rules import LAYOUT_RULES, Effective, Faults, layout_flags
 from partitune.engines.vllm.pipelining import RUNNERS, choose_regime
@@ -137,9 +138,15 @@ def _types_of_cache(deployment: Deployment, effective: Effective) -> Faults:
         yield "kv-cache-dtype", str(refused), "vLLM 0.33 v1/attention/backends"
 
 
+def _cache_choices(deployment: Deployment, _: Effective) -> Faults:
+    if fault := cache_fault(deployment):
+        yield "hybrid-cache", fault, "vLLM 0.33 config/vllm.py, v1/core/kv_cache_planning.py"
+
+
 _RULES = (
     _quantization,
     _types_of_cache,
+    _cache_choices,
     _flags,
     _runner,
     _budgets,

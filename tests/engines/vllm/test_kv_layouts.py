@@ -8,9 +8,9 @@ from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import VLLM_FLAGS
+from partitune.engines.vllm.kv_groups import Cache, LayerCache
 from partitune.engines.vllm.kv_layouts import sixteen_bit_layers
 from partitune.engines.vllm.kv_pages import cache_model, layer_token_bytes
-from partitune.engines.vllm.kv_planning import Cache, LayerCache
 from partitune.errors import SpecError
 from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout

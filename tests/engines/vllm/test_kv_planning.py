@@ -1,37 +1,36 @@
 """KV planning against the engine.
 
-`data/kv_capacity_vllm_0_33_0.json`: 30 partitions of six models put through vLLM 0.33.0's own planning code, recorded
-for this project (our own recording).
+`data/kv_capacity_vllm_0_33_0.json`: 30 partitions of six models put through vLLM 0.33.0's own planning code;
+`data/kv_capacity_hard_vllm_0_33_0.json`: 22 more, of states that are exported inside a chunk and of caches that lie
+block by block. Recorded for this project (our own recordings).
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from partitune.candidate import FlagValue
 from partitune.engines.deployment import Deployment
+from partitune.engines.vllm.engine import ENGINE
+from partitune.engines.vllm.kv_groups import Cache, CacheModel, LayerCache, group_layers
 from partitune.engines.vllm.kv_pages import cache_model
-from partitune.engines.vllm.kv_planning import (
-    Cache,
-    CacheModel,
-    LayerCache,
-    blocks_per_request,
-    group_layers,
-    kv_cache,
-    longest_request,
-    range_blocks,
-)
+from partitune.engines.vllm.kv_planning import blocks_per_request, kv_cache, longest_request, range_blocks
 from partitune.engines.vllm.kv_recording import KvRecord
+from partitune.engines.vllm.scheduler.settings import vllm_settings
 from partitune.errors import InfeasibleSpace, OutOfMemory, SpecError
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture, Attention
+from partitune.models.reader import load_architecture
 from tests.small_models import H200, architecture, kimi_k3
 
-RECORDING = Path(__file__).parent.parent.parent / "data" / "kv_capacity_vllm_0_33_0.json"
+DATA = Path(__file__).parent.parent.parent / "data"
+RECORDING, HARD = DATA / "kv_capacity_vllm_0_33_0.json", DATA / "kv_capacity_hard_vllm_0_33_0.json"
 RECORDS = KvRecord.read(RECORDING)
 GIB = 1 << 30
 
@@ -41,13 +40,16 @@ def layer_caches(model: Architecture, tp: int, dtype: str = "auto") -> tuple[Lay
     return cache_model(deployment).layers
 
 
-def test_all_records_agree() -> None:
-    agreements = KvRecord.verify(RECORDING)
-    assert len(agreements) == 30
+@pytest.mark.parametrize(("recording", "records"), [(RECORDING, 30), (HARD, 22)], ids=["plain", "hard"])
+def test_all_records_agree(recording: Path, records: int) -> None:
+    agreements = KvRecord.verify(recording)
+    assert len(agreements) == records
     assert [each for each in agreements if not each.agrees] == []
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record.model} {record.partition}")
+@pytest.mark.parametrize(
+    "record", [*RECORDS, *KvRecord.read(HARD)], ids=lambda record: f"{record.model} {record.partition}"
+)
 def test_range_blocks_hold_the_same_answer(record: KvRecord) -> None:
     layers = len(record.cache_model.layers)
     stage_bytes = np.array(record.available_bytes_per_stage, dtype=float)[:, None, None]
@@ -75,6 +77,8 @@ def test_a_difference_is_reported(tmp_path: Path) -> None:
         ({"capacity": [1.0]}, "capacity: .*at least 2"),
         ({"partition": [1, True]}, "partition.1: .*integer"),
         ({"page_bytes": {}}, "page_bytes: full is missing"),
+        ({"kv_cache_layout": "NHD"}, "kv_cache_layout: .*'LBNHC'"),
+        ({"kv_cache_group": 1}, "kv_cache_group: Extra inputs"),
         ({"layer_kinds": "w", "page_bytes": {"window": 1}, "block_size": {"window": 1}}, "sliding_window is missing"),
     ],
 )
@@ -217,3 +221,107 @@ def test_prefix_caching_holds_two_states_and_override_wins() -> None:
 def test_longest_request_is_the_engines_bound() -> None:
     model = CacheModel((LayerCache(Cache.TOKENS, 1, 16),) * 2, 1000, 1)
     assert [longest_request(model, blocks) for blocks in (0, 1, 2, 64, 1000)] == [0, 0, 16, 1000, 1000]
+
+
+# Of the engine's own _get_packed_kv_cache_groups, run apart from it with stand-ins for its specs. A page of 1, or of 2
+# for capitals: f full attention, w and v windows of two sizes; l a state of 3.
+@pytest.mark.parametrize(
+    ("layers", "groups"),
+    [
+        ("fwwwfwww", [(0, 1, 2, 3, 4, 5, 6, 7)]),  # one page: nothing to pack, dealt out as ever
+        ("FFFllllll", [(0, 1, 2), (3, 6), (4, 7), (5, 8)]),  # two states fit what three full layers need
+        ("fvvvvvfvvvvv", [(0, 6), *((layer,) for layer in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11))]),
+        ("fFwwwfFwww", [(0, 1, 5, 6), (2, 7), (3, 8), (4, 9)]),  # pairs f, F repeat twice: windows in twos
+        ("fFfFfFllllll", [(0, 1, 2, 3, 4, 5), (6, 8, 10), (7, 9, 11)]),
+        ("fFFfFFll", [(0, 1, 2, 3, 4, 5), (6, 7)]),  # no pattern of one each: whole
+        ("fFwWfFwWww", [(0, 1, 4, 5), (2, 3, 6, 7, 8, 9)]),
+        ("fFfFfFvvvv", [(0, 1, 2, 3, 4, 5), (6, 7, 8, 9)]),
+    ],
+)
+def test_blocks_of_all_layers_hold_pages_of_several_sizes(layers: str, groups: list[tuple[int, ...]]) -> None:
+    page = 4096
+    caches = {
+        "f": LayerCache(Cache.TOKENS, page, 16),
+        "F": LayerCache(Cache.TOKENS, 2 * page, 16),
+        "w": LayerCache(Cache.WINDOW, page, 16, 128),
+        "W": LayerCache(Cache.WINDOW, 2 * page, 16, 128),
+        "v": LayerCache(Cache.WINDOW, 2 * page, 16, 256),
+        "l": LayerCache(Cache.STATE, 3 * page, 16),
+    }
+    model = CacheModel(tuple(caches[letter] for letter in layers), 1024, 1, blocks_outermost=True)
+    if len({cache.page_bytes for cache in model.layers if cache}) == 1:
+        assert group_layers(model) == group_layers(replace(model, blocks_outermost=False))
+    else:
+        assert [group.layers for group in group_layers(model)] == groups
+        assert all(
+            cache == model.layers[i]
+            for group in group_layers(model)
+            for i, cache in zip(group.layers, group.caches, strict=True)
+        )
+
+
+def test_windows_that_the_engine_cannot_pack_are_refused() -> None:
+    # Its function splits seven windows into seven groups of one layer of each page, and has one layer of the larger.
+    full, window = LayerCache(Cache.TOKENS, 4096, 16), LayerCache(Cache.WINDOW, 4096, 16, 128)
+    layers = (full, replace(window, page_bytes=8192), *(window,) * 6)
+    model = CacheModel(layers, 1024, 1, blocks_outermost=True)
+    with pytest.raises(InfeasibleSpace, match="cannot pack windows"):
+        group_layers(model)
+
+
+# gpt-oss-120b, pp 4, 30 GiB a stage: 196,608 blocks, 109,226 without the hybrid cache manager (vLLM 0.33.0's figures).
+GPT_OSS_BLOCKS = ((True, 196_608), (False, 109_226))
+TRANSFER = '{"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [{"kv_connector": "%s"}]}}'
+
+
+def gpt_oss(version: str = "0.33.0", model: str = "gpt-oss-120b", **flags: FlagValue) -> Deployment:
+    return Deployment(version, load_architecture(model), Layout(pp=4), H200, flags)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "hybrid"),
+    [
+        (gpt_oss(), True),
+        (gpt_oss(disable_hybrid_kv_cache_manager=True), False),
+        (gpt_oss(kv_transfer_config='{"kv_connector": "NixlConnector"}'), True),
+        (gpt_oss("0.22.0", kv_transfer_config='{"kv_connector": "NixlConnector"}'), False),
+        (
+            gpt_oss(
+                "0.22.0", kv_transfer_config='{"kv_connector": "NixlConnector"}', disable_hybrid_kv_cache_manager=False
+            ),
+            True,
+        ),
+        (gpt_oss(kv_transfer_config=TRANSFER % "LMCacheConnectorV1"), False),
+        (gpt_oss(kv_transfer_config=TRANSFER % "OffloadingConnector"), True),
+    ],
+    ids=str,
+)
+def test_windows_become_full_attention_without_the_hybrid_manager(deployment: Deployment, hybrid: bool) -> None:
+    cache = ENGINE.kv_cache(deployment, (9, 9, 9, 9), [30 * GIB] * 4)
+    assert cache.num_blocks == dict(GPT_OSS_BLOCKS)[hybrid]
+    settings = vllm_settings(deployment, cache)
+    assert (settings.full_groups, len(settings.windows)) == ((1, 1) if hybrid else (1, 0))
+    told = [note for note in ENGINE.flow(deployment).notes if "hybrid" in note]
+    assert bool(told) is (not hybrid and "disable_hybrid_kv_cache_manager" not in deployment.flags)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "message"),
+    [
+        (gpt_oss(disable_hybrid_kv_cache_manager=True), ""),
+        (gpt_oss(model="qwen3-32b", disable_hybrid_kv_cache_manager=True), ""),
+        (gpt_oss(model="qwen3-next-80b"), ""),
+        (gpt_oss(model="qwen3-next-80b", disable_hybrid_kv_cache_manager=True), "cannot share one block table"),
+        (
+            gpt_oss(kv_transfer_config=TRANSFER % "HF3FSKVConnector", disable_hybrid_kv_cache_manager=False),
+            "false is refused with kv_transfer_config: HF3FSKVConnector",
+        ),
+        (gpt_oss(VLLM_KV_CACHE_LAYOUT="BLHNC"), ""),
+        (gpt_oss(VLLM_KV_CACHE_LAYOUT="BNHD"), "VLLM_KV_CACHE_LAYOUT: 'BNHD' is not one of LBNHC"),
+    ],
+    ids=str,
+)
+def test_what_the_engine_refuses_of_its_cache(deployment: Deployment, message: str) -> None:
+    faults = [broken.message for broken in ENGINE.check(deployment) if broken.rule == "hybrid-cache"]
+    assert len(faults) == bool(message)
+    assert all(message in fault for fault in faults)

@@ -14,8 +14,8 @@ from enum import StrEnum
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvCache
 from partitune.engines.vllm.defaults import capture_sizes, effective_flags
+from partitune.engines.vllm.kv_groups import Cache, group_layers
 from partitune.engines.vllm.kv_pages import cache_model
-from partitune.engines.vllm.kv_planning import Cache, group_layers
 from partitune.engines.vllm.pipelining import Regime, regime
 from partitune.errors import SpecError
 from partitune.simulation.run import Overheads
