@@ -27,9 +27,7 @@ from partitune.partition import parse_partition
 from partitune.planning.caveats import caveats
 from partitune.planning.problem import Problem
 from partitune.planning.resolved_candidate import ResolvedCandidate
-from partitune.simulation.chrome_trace import chrome_trace
 from partitune.spec.metrics import HEADLINES
-from partitune.version import __version__
 
 #: Batches whose stage balance is shown: name -> batch.
 BALANCES = {
@@ -233,31 +231,3 @@ def _layout_notes(resolved: ResolvedCandidate) -> Iterator[str]:
     if layout.pp > 1:
         yield from (f"{note}; partitune layouts compares other layouts" for note in stages_that_wait(problem))
         yield from is_a_pipeline_needed(resolved)
-
-
-def trace(problem: Problem, candidate: Candidate) -> dict[str, object]:
-    """The Chrome trace of `candidate`'s simulated pipeline.
-
-    Raises:
-        RunError: it cannot run.
-        SpecError: the engine's pipeline cannot be drawn.
-    """
-    resolved = ResolvedCandidate(problem, candidate)
-    problem, placement = resolved.problem, resolved.problem.placement
-    about = {
-        "version": __version__,
-        "search_space": problem.name,
-        "engine": f"{problem.engine.name} {problem.version}",
-        "regime": resolved.flow.name,
-        **candidate.to_json(),
-    }
-    return chrome_trace(
-        SimulatorDriver(problem).timeline(candidate),
-        [
-            f"stage {stage} (node {node}, {placement.layout.tp} x {gpu.name})"
-            for stage, (node, gpu) in enumerate(zip(placement.nodes, placement.gpus, strict=True))
-        ],
-        [f"layers {first} to {end - 1}" for first, end in resolved.partition.ranges],
-        placement.layout.tp,
-        about,
-    )

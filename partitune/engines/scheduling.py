@@ -20,6 +20,7 @@ from partitune.hardware.gpus import Gpu
 from partitune.models.architecture import Architecture
 from partitune.simulation.request import Request
 from partitune.simulation.run import Overheads, Run
+from partitune.simulation.trace_names import TraceNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,9 @@ class Scheduling(Protocol):
 
     def flow(self, deployment: Deployment) -> Flow:
         """How batches flow. Raises SpecError where the engine refuses the combination."""
+
+    #: How its own traces are spelled.
+    trace_names: ClassVar[TraceNames] = TraceNames()
 
     #: The flag that chooses the kernel of routed experts; empty: none does.
     expert_flag: ClassVar[str] = ""

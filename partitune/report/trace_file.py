@@ -24,11 +24,21 @@ def write_trace(path: Path, trace: Mapping[str, object], mode: int = PRIVATE) ->
     Raises:
         SpecError: the folder is missing, `path` is something else than a trace of ours, or it cannot be written.
     """
-    data = json.dumps(trace, separators=(",", ":")).encode()
-    if path.suffix == ".gz":
-        data = gzip.compress(data, compresslevel=6, mtime=0)
-    check_free(path, "--trace", _ours, "is not a simulated trace")
-    write_whole({path: data}, "--trace", mode=mode)
+    _write({path: trace}, "--trace", mode)
+
+
+def write_traces(folder: Path, traces: Mapping[str, Mapping[str, object]], mode: int = PRIVATE) -> None:
+    """Write every one of `traces` into `folder` by its file's name; all or none. Raises as `write_trace`."""
+    _write({folder / name: trace for name, trace in traces.items()}, "--trace-dir", mode)
+
+
+def _write(traces: Mapping[Path, Mapping[str, object]], asked_by: str, mode: int) -> None:
+    contents = {}
+    for path, trace in traces.items():
+        data = json.dumps(trace, separators=(",", ":")).encode()
+        contents[path] = gzip.compress(data, compresslevel=6, mtime=0) if path.suffix == ".gz" else data
+        check_free(path, asked_by, _ours, "is not a simulated trace")
+    write_whole(contents, asked_by, mode=mode)
 
 
 def _ours(path: Path) -> bool:

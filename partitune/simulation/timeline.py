@@ -9,9 +9,10 @@ tokens again; and once the batch runs further up the pipeline, the stage merely 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
 from typing import NamedTuple
 
 
@@ -32,7 +33,8 @@ class Activity(StrEnum):
     SEND = "send"
     NO_WORK = "no work"  # nothing to run, or the next batch is still being scheduled or on a stage before this one
     WAITS_FOR_TOKEN = "waits for token"  # noqa: S105 - the tokens that the next batch decodes from are not there
-    WAITS_FOR_SEND = "waits for send"  # computed; the next stage is not rid of its own batch
+    WAITS_FOR_SEND = "waits for send"  # computed; the next stage is not rid of its own batch, or the loop is not there
+    WAITS_FOR_SLOT = "waits for its slot"  # there is something to run, and the loop is at another slot
     QUEUE_FULL = "queue full"  # there is something to run, and the engine core is blocked on its oldest batch
     WAITS_FOR_COPY = "waits for copy"  # last stage of a sync engine: its tokens on their way to the host
 
@@ -65,6 +67,15 @@ class CoreSlice(NamedTuple):
     step: int
 
 
+class SlotSlice(NamedTuple):
+    """A batch in its slot: from when it was decided on until its tokens are back."""
+
+    slot: int
+    start_s: float
+    end_s: float
+    batch: TracedBatch
+
+
 @dataclass(frozen=True, slots=True)
 class TracedBatch:
     """A non-empty step and its way through the stages."""
@@ -81,12 +92,28 @@ class TracedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One run, moment by moment. Batches and the core's activities are in order."""
+    """One run, moment by moment. Batches and the core's activities are in order.
+
+    An engine has a core that dispatches, or slots that are visited in turn.
+    """
 
     stages: int
     makespan_s: float
     batches: tuple[TracedBatch, ...]
-    core: tuple[CoreSlice, ...]
+    core: tuple[CoreSlice, ...] = ()
+    slots: tuple[SlotSlice, ...] = ()
+    undispatched: Activity = Activity.NO_WORK  # a batch that could run, until it is dispatched by a core that is free
+
+    def empty_steps(self, stage: int) -> Iterator[tuple[float, int]]:
+        """When `stage` had each step without tokens, and which it was: it takes no time, and runs in its turn."""
+        batches = iter(self.batches)
+        batch, free_s = next(batches, None), 0.0
+        for piece in self.core:
+            if piece.activity is CoreActivity.EMPTY:
+                while batch is not None and batch.step < piece.step:
+                    free_s = batch.crossing.leaves[stage]
+                    batch = next(batches, None)
+                yield max(piece.start_s, free_s), piece.step
 
     def stage(self, stage: int) -> list[Slice]:
         """Everything `stage` did from 0 to the makespan: every moment in exactly one slice."""
@@ -102,8 +129,9 @@ class Timeline:
                 slices.append(Slice(activity, now, end_s, batch))
                 now = end_s
 
-        for batch in self.batches:
+        for batch, after in zip_longest(self.batches, self.batches[1:]):
             crossing = batch.crossing
+            next_s = after.crossing.starts[stage] if after is not None else self.makespan_s
             start_s = crossing.starts[0]
             undispatched_s = min(batch.dispatch_s, start_s)
             unready = Activity.WAITS_FOR_TOKEN if batch.decodes else Activity.NO_WORK
@@ -111,16 +139,17 @@ class Timeline:
             for piece in blocked[max(0, bisect_right(begins, now) - 1) : bisect_right(begins, undispatched_s)]:
                 until(min(piece.start_s, undispatched_s), Activity.NO_WORK, batch)
                 until(min(piece.end_s, undispatched_s), Activity.QUEUE_FULL, batch)
-            until(undispatched_s, Activity.NO_WORK, batch)
+            until(undispatched_s, self.undispatched, batch)
             until(start_s, Activity.WAITS_FOR_TOKEN, batch)
             if stage:
                 until(crossing.hand_offs[stage - 1], Activity.NO_WORK, batch)
-                until(crossing.starts[stage], Activity.RECEIVE, batch)
+                until(min(crossing.leaves[stage - 1], crossing.starts[stage]), Activity.RECEIVE, batch)
+                until(crossing.starts[stage], Activity.WAITS_FOR_TOKEN, batch)
             until(crossing.ends[stage], Activity.COMPUTE, batch)
             if stage == self.stages - 1:
                 until(crossing.leaves[stage], Activity.WAITS_FOR_COPY, batch)
             elif crossing.leaves[stage] > crossing.ends[stage]:  # it takes part in the hand-off
-                until(crossing.hand_offs[stage], Activity.WAITS_FOR_SEND, batch)
-                until(crossing.leaves[stage], Activity.SEND, batch)
+                until(min(crossing.hand_offs[stage], next_s), Activity.WAITS_FOR_SEND, batch)
+                until(min(crossing.leaves[stage], next_s), Activity.SEND, batch)
         until(self.makespan_s, Activity.NO_WORK, None)
         return slices

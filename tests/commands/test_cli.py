@@ -96,7 +96,7 @@ LOCAL = ("--pool", "local", "--quiet")
             ("search", "tiny", "--set", "engine.name=sglang"),
             "knobs.max_num_batched_tokens: vLLM's name; SGLang has chunked_prefill_size",
         ),
-        (("explain", "kimi-k3-pp8-tp2-sglang", "--trace", "t.json"), "--trace: only vLLM's pipeline can be drawn"),
+        (("explain", "tiny", "--trace-dir", "none"), "--trace-dir: none/"),
         (("search", *NO_YAML[:-1], "3"), "parallel.pp: tp 1 × pp 3 needs 3 GPUs; allowed: at most 2"),
         (("search", *NO_YAML[:-3], "3", "--pp", "1", "--gpus-per-node", "6"), "tensor parallel size 3 does not divide"),
         (

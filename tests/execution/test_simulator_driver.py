@@ -6,7 +6,6 @@ import pytest
 
 from partitune.candidate import Candidate, FlagValue, Outcome
 from partitune.engines.vllm.flags import VLLM_FLAGS
-from partitune.errors import SpecError
 from partitune.execution.driver import MEMORY_CONSTRAINT, RULES_CONSTRAINT, run
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.planning.resolved_candidate import ResolvedCandidate
@@ -109,12 +108,6 @@ def test_what_is_not_simulated_of_sglang_is_refused_by_name() -> None:
     result = run(SimulatorDriver(posed), Candidate(posed.default_partition, {"schedule_policy": "lof"}))
     assert result.outcome is Outcome.INFEASIBLE
     assert result.reason == "SGLang: schedule_policy lof is not simulated; fcfs, lpm and dfs-weight are"
-
-
-def test_sglangs_pipeline_cannot_be_drawn() -> None:
-    posed = shipped_problem("kimi-k3-pp8-tp2-sglang")
-    with pytest.raises(SpecError, match="only vLLM's pipeline can be drawn, not SGLang's"):
-        SimulatorDriver(posed).timeline(Candidate(posed.default_partition))
 
 
 @pytest.mark.parametrize("dtype", VLLM_FLAGS["kv_cache_dtype"].choices)

@@ -14,15 +14,19 @@ from hypothesis import given, settings
 
 from partitune.cli import main
 from partitune.costs.cost_model import Batch
+from partitune.engines.sglang.trace_names import SglangTraceNames
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
+from partitune.engines.vllm.trace_names import VllmTraceNames
 from partitune.errors import OutOfMemory, SpecError
-from partitune.report.trace_file import write_trace
-from partitune.simulation.chrome_trace import chrome_trace
+from partitune.hardware.parallelism import Layout
+from partitune.report.trace_file import write_trace, write_traces
+from partitune.simulation.chrome_trace import chrome_trace, rank_traces
 from partitune.simulation.request import Request
 from partitune.simulation.run import Overheads, Run
 from partitune.simulation.timeline import Activity, CoreActivity, Slice, Timeline
+from partitune.simulation.trace_names import Rank
 from tests.engines.vllm.test_reference_agreement import Scenario, scenarios
 
 RECORDED = json.loads((Path(__file__).parent.parent / "data" / "trace_vllm_0_32_rank0.json").read_text())
@@ -262,8 +266,8 @@ def check_format(trace: dict[str, Any]) -> None:
             assert set(event) == set(RECORDED_SLICE)
         else:
             assert event["s"] == "t"
-    for process in {event["pid"] for event in trace["traceEvents"]}:
-        slices = complete_events(trace, process)
+    for track in {(event["pid"], event["tid"]) for event in trace["traceEvents"]}:
+        slices = [event for event in complete_events(trace, track[0]) if event["tid"] == track[1]]
         for one, after in pairwise(slices):
             assert round(1000 * (one["ts"] + one["dur"])) <= round(1000 * after["ts"])
 
@@ -298,7 +302,8 @@ def test_the_trace_of_k3_shows_eight_stages_in_their_places(k3_trace: dict[str, 
         8: "engine core",
     }
     markers = [
-        [event for event in complete_events(k3_trace, stage) if MARKER.fullmatch(event["name"])] for stage in range(8)
+        [event for event in complete_events(k3_trace, stage) if MARKER.fullmatch(event["name"]) and event["dur"]]
+        for stage in range(8)
     ]
     # 16 prompts of 256 tokens fit one step; the 31 tokens that follow are 31 decodes of all 16.
     expected = ["execute_context_16(4096)_generation_0(0)"] + ["execute_context_0(0)_generation_16(16)"] * 31
@@ -330,6 +335,55 @@ def test_the_trace_adds_up_to_the_table(k3_trace: dict[str, Any], capsys: pytest
         assert seconds["wait"] == pytest.approx(row["wait_s"], rel=1e-3)
 
 
+def test_workers_run_steps_without_tokens_in_their_turn() -> None:
+    """`v1/worker/gpu_worker.py` execute_model: an empty step is marked too, after what the stage had before."""
+    run = run_of(Regime.ASYNC_V2, Fixed(1.0, 1.0), ONE, overheads=Overheads(empty_step_s=2.5))
+    timeline = timeline_of(run)
+    assert list(timeline.empty_steps(0))[:2] == [(1.0, 2), (3.5, 4)]
+    assert list(timeline.empty_steps(1))[:2] == [(2.0, 2), (4.5, 4)]
+    trace: dict[str, Any] = chrome_trace(timeline, ["one", "two"], ["", ""], 1, {}, VllmTraceNames())
+    check_format(trace)
+    empty = "execute_context_0(0)_generation_0(0)"
+    assert empty in {event["name"] for event in RECORDED["traceEvents"]}
+    for stage in range(2):
+        marks = [event for event in complete_events(trace, stage) if MARKER.fullmatch(event["name"])]
+        core = [event for event in trace["traceEvents"] if event["name"] in ("dispatch", "empty step")]
+        assert [event["args"]["step"] for event in marks] == [event["args"]["step"] for event in core]
+        assert [event["name"] == empty for event in marks] == [event["name"] == "empty step" for event in core]
+        assert {event["dur"] for event in marks if event["name"] == empty} == {0.0}
+
+
+def test_every_rank_has_a_file_named_as_the_engines() -> None:
+    """The recorded set: dp0_pp0_tp0_dcp0_ep0_rank0.<ns>.pt.trace.json.gz and …pp1…rank1, worker VLLM::Worker_PP0."""
+    timeline = timeline_of(run_of(Regime.ASYNC_V2, Fixed(1.0, 1.0, transfer=0.5), ONE))
+    layout = Layout(pp=2)
+    ranks = [Rank(stage, 0, layout, has_experts=True) for stage in range(2)]
+    traces: dict[str, Any] = rank_traces(timeline, ["a", "b"], ranks, {}, VllmTraceNames())
+    names = [f"dp0_pp{rank}_tp0_dcp0_ep0_rank{rank}.0.pt.trace.json.gz" for rank in range(2)]
+    assert list(traces) == ["engine_core.trace.json.gz", *names]
+    whole = chrome_trace(timeline, ["one", "two"], ["a", "b"], 1, {}, VllmTraceNames())
+    for rank, name in enumerate(names):
+        check_format(traces[name])
+        assert traces[name]["distributedInfo"]["rank"] == rank
+        assert traces[name]["distributedInfo"]["pg_config"][0]["ranks"] == [0, 1]
+        assert complete_events(traces[name], rank) == complete_events(whole, rank)
+        workers = [e["args"]["name"] for e in traces[name]["traceEvents"] if e["name"] == "process_name"]
+        assert workers == [f"VLLM::Worker_PP{rank}"]
+    recorded = [e["args"]["name"] for e in RECORDED["traceEvents"] if e["name"] == "process_name"]
+    assert recorded[0] == "VLLM::Worker_PP0"
+
+
+def test_names_say_the_dimensions_of_more_than_one_rank() -> None:
+    wide = Rank(1, 1, Layout(tp=2, pp=2, dp=2, expert_ranks=4), has_experts=True)
+    dense = Rank(1, 1, Layout(tp=2, pp=2), has_experts=False)
+    vllm, sglang = VllmTraceNames(), SglangTraceNames()
+    assert vllm.worker(wide) == "VLLM::Worker_DP0_PP1_TP1_EP1"
+    assert vllm.file(dense) == "rank3.0.pt.trace.json.gz"
+    assert sglang.worker(dense) == "sglang::scheduler_PP1_TP1"
+    assert sglang.file(wide) == "simulated-TP-1-DP-0-PP-1-EP-1.trace.json.gz"
+    assert sglang.file(Rank(0, 0, Layout(), has_experts=False)) == "simulated-TP-0.trace.json.gz"
+
+
 def test_a_send_is_named_as_pytorch_names_it() -> None:
     # PyTorch `ProcessGroupNCCL.cpp` profiling titles: `nccl:send 0->1`, `nccl:recv 1<-0`; gloo's hold no ranks.
     run = run_of(Regime.ASYNC_V2, Fixed(1.0, 1.0, transfer=0.5), ONE)
@@ -357,6 +411,8 @@ def test_a_trace_replaces_an_older_one_and_nothing_else(tmp_path: Path) -> None:
     for wrong in (tmp_path, tmp_path / "missing" / "out.json", tmp_path / "out.json" / "out.json", Path()):
         with pytest.raises(SpecError, match="--trace"):
             write_trace(wrong, trace)
+    with pytest.raises(SpecError, match=r"--trace-dir: .*profile\.json: exists and is not a simulated trace"):
+        write_traces(tmp_path, {"rank0.json": trace, "profile.json": trace})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.json.gz", "profile.json"]
 
 

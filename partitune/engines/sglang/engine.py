@@ -41,6 +41,7 @@ from partitune.engines.sglang.rules import check_sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.recording import Recording
 from partitune.engines.sglang.scheduler.settings import SGLANG_OVERHEADS, sglang_settings
+from partitune.engines.sglang.trace_names import SglangTraceNames
 from partitune.engines.sglang.weights import QUANTISING, builds_tower, offloaded_bytes, redundant_experts
 from partitune.engines.stored import with_cache_bytes
 from partitune.engines.versions import Version, VersionRange, parse_version
@@ -95,6 +96,7 @@ class Sglang(Engine):
     recordings = MappingProxyType({"schedules": Recording})
     launch = SglangLaunch()
     readout = SglangReadout()
+    trace_names = SglangTraceNames()
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks."""
@@ -169,12 +171,17 @@ class Sglang(Engine):
 
     def run(self, simulation: Simulation) -> Run:
         """Run one scheduler's load in virtual time, slot after slot. Raises as the protocol says."""
-        if simulation.record_timeline:
-            raise SpecError("--trace: only vLLM's pipeline can be drawn, not SGLang's; leave --trace out")
         try:
             settings = sglang_settings(simulation.deployment, simulation.kv_cache, simulation.costs)
             overheads = simulation.overheads or SGLANG_OVERHEADS
-            return simulate_sglang(simulation.requests, settings, simulation.costs, overheads, simulation.concurrency)
+            return simulate_sglang(
+                simulation.requests,
+                settings,
+                simulation.costs,
+                overheads,
+                simulation.concurrency,
+                record_timeline=simulation.record_timeline,
+            )
         except OutOfMemory as error:
             raise OutOfMemory(str(error), excess=(error.excess or 1.0) / simulation.kv_cache.block_size) from error
         except SpecError as error:

@@ -52,6 +52,7 @@ from partitune.engines.vllm.scheduler.recording import Recording
 from partitune.engines.vllm.scheduler.settings import VLLM_OVERHEADS, vllm_settings
 from partitune.engines.vllm.state_exports import state_export
 from partitune.engines.vllm.state_types import STATE_FLAGS
+from partitune.engines.vllm.trace_names import VllmTraceNames
 from partitune.engines.vllm.weights import builds_tower, offloaded_bytes, quantising, redundant_experts
 from partitune.models.architecture import Architecture
 from partitune.simulation.run import Run
@@ -103,6 +104,7 @@ class Vllm(Engine):
     recordings = MappingProxyType({"schedules": Recording, "KV caches": KvRecord})
     launch = VllmLaunch()
     readout = VllmReadout()
+    trace_names = VllmTraceNames()
 
     def check(self, deployment: Deployment) -> tuple[Violation, ...]:
         """Every rule that the deployment breaks."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.sglang.scheduler.admission import Live
@@ -20,6 +21,7 @@ from partitune.engines.sglang.scheduler.pipeline import SglangPipeline, Turn
 from partitune.engines.sglang.scheduler.radix_tree import Text
 from partitune.engines.sglang.scheduler.scheduler import MicroBatch, SglangScheduler
 from partitune.engines.sglang.scheduler.settings import SglangSettings
+from partitune.engines.sglang.scheduler.traced import timeline_of
 from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.content import spans
 from partitune.simulation.request import Client, Request
@@ -37,6 +39,7 @@ def simulate_sglang(
     concurrency: int | None = None,
     *,
     record_steps: bool = False,
+    record_timeline: bool = False,
 ) -> Run:
     """Run `requests` through SGLang.
 
@@ -48,6 +51,7 @@ def simulate_sglang(
             `empty_step_s` of one without, `broadcast_s` one hop of the sampled tokens round the ring.
         concurrency: at most that many requests outstanding (closed loop); None: every request at its arrival.
         record_steps: keep every slot's turn, empty ones too, in `Run.steps`.
+        record_timeline: keep what every stage and slot did, in `Run.timeline`.
 
     Raises:
         SpecError: a load that no client can send, or a request the engine would refuse or cut short.
@@ -58,7 +62,10 @@ def simulate_sglang(
     _check(requests, settings, costs)
     engine = _Engine(client, spans(requests), settings, costs, overheads)
     engine.loop()
-    return engine.result(requests, record_steps=record_steps)
+    run = engine.result(requests, record_steps=record_steps)
+    if not record_timeline:
+        return run
+    return replace(run, timeline=timeline_of(engine.turns, settings.slots, engine.sent_s, engine.token_s))
 
 
 def _check(requests: Sequence[Request], settings: SglangSettings, costs: StageCosts) -> None:
@@ -145,7 +152,7 @@ class _Engine:
 
     def _deliver(self, batch: MicroBatch) -> None:
         served, finished = self.scheduler.deliver(batch)
-        now = self.pipeline.now
+        now = batch.back_s = self.pipeline.now
         for live in served:
             self.token_s[live.id].append(now)
         if finished:

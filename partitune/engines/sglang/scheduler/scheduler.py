@@ -35,6 +35,7 @@ class MicroBatch:
     chunks: list[tuple[Live, int, int]]  # (request, new tokens, tokens before); empty: a decode
     decodes: list[Live]
     cut: Live | None = None  # the unfinished request of the moment, even when it is not in this batch
+    back_s: float = 0.0  # stage 0 has processed its tokens
 
     @property
     def is_middle_chunk(self) -> bool:
