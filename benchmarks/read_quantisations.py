@@ -61,20 +61,42 @@ def _names(table: ast.expr) -> Iterator[str]:
 
 
 def runs(releases: Mapping[Version, frozenset[str]]) -> Iterator[tuple[str, str, str]]:
-    """Method, last release before and first release behind, of every run of releases that have it.
+    """Name, last release before and first release behind, of every run of releases that have it.
 
     Between two releases that were read and differ it is not known when it came, so both borders are of those that lack
     it; empty where the oldest or the newest has it.
     """
     ordered = sorted(releases)
-    for method in sorted(frozenset[str]().union(*releases.values())):
-        lacking = ["", *(str(release) for release in ordered if method not in releases[release]), ""]
-        holders = [release for release in ordered if method in releases[release]]
+    for name in sorted(frozenset[str]().union(*releases.values())):
+        lacking = ["", *(str(release) for release in ordered if name not in releases[release]), ""]
+        holders = [release for release in ordered if name in releases[release]]
         for after, until in pairwise(lacking):
             low = parse_version(after) if after else None
             high = parse_version(until) if until else None
             if any((low is None or low < held) and (high is None or held < high) for held in holders):
-                yield method, after, until
+                yield name, after, until
+
+
+def write_table(engine: str, file: str, column: str, command: str, releases: Mapping[Version, frozenset[str]]) -> str:
+    """Write the runs of `releases` into the folder of an engine.
+
+    Args:
+        engine: the folder.
+        file: of the table.
+        column: what its names are of.
+        command: of benchmarks/ that read them.
+        releases: release -> the names that it has.
+
+    Returns:
+        A sentence on what was written.
+    """
+    table = io.StringIO()
+    table.write(f"# Releases {min(releases)} to {max(releases)}: by benchmarks/{command}.py, never by hand\n")
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow((column, "after", "until"))
+    writer.writerows(runs(releases))
+    (_ENGINES / engine / file).write_text(table.getvalue(), "utf-8")
+    return f"{len(releases)} releases of {engine}, the newest with {len(releases[max(releases)])} in {file}"
 
 
 def main() -> None:
@@ -88,13 +110,7 @@ def main() -> None:
     for wheel in arguments.wheels:
         text = (wheel / file).read_text("utf-8") if wheel.is_dir() else ZipFile(wheel).read(file).decode()
         releases[parse_version(wheel.name.split("-")[1])] = methods(text)
-    table = io.StringIO()
-    table.write(f"# Releases {min(releases)} to {max(releases)}: by benchmarks/read_quantisations.py, never by hand\n")
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(("method", "after", "until"))
-    writer.writerows(runs(releases))
-    (_ENGINES / arguments.engine / "quantisations.csv").write_text(table.getvalue(), "utf-8")
-    print(f"{len(releases)} releases of {arguments.engine}")
+    print(write_table(arguments.engine, "quantisations.csv", "method", "read_quantisations", releases))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from partitune.engines.flags import FlagType
 from partitune.engines.installed_flags import InstalledFlags, read_help
-from partitune.engines.vllm.flags import VLLM_FLAGS
+from partitune.engines.versions import Version
+from partitune.engines.vllm.flags import FLAG_RELEASES, VLLM_FLAGS
 from partitune.errors import SpecError
 from tests.engine_output import recorded
 
@@ -20,9 +21,12 @@ def installed() -> InstalledFlags:
     return read_help(HELP, "vllm serve --help=all")
 
 
-def test_every_flag_of_our_table_is_one_of_the_real_engine(installed: InstalledFlags) -> None:
-    assert [name for name in VLLM_FLAGS if f"--{name.replace('_', '-')}" not in installed.options] == []
-    switches = [flag.name for flag in VLLM_FLAGS.values() if flag.type is FlagType.SWITCH]
+def test_the_table_of_releases_has_the_flags_of_the_real_engine(installed: InstalledFlags) -> None:
+    long = {option[2:].replace("-", "_") for option in installed.options if option.startswith("--")}
+    read = {name for name in FLAG_RELEASES.runs if FLAG_RELEASES.has([name], Version(0, 32))}
+    of_the_parser = {"help", "json_arg", "json_arg.key1", "json_arg.key2.key3", "json_arg.key4"}
+    assert {name for name in long if not name.startswith("no_")} - of_the_parser == read
+    switches = [flag.name for flag in VLLM_FLAGS.values() if flag.type is FlagType.SWITCH and flag.name in read]
     assert [name for name in switches if f"--no-{name.replace('_', '-')}" not in installed.options] == []
     assert {"-tp", "-pp", "-cc", "-h"} <= set(installed.options)
     assert installed.options["--gdn-prefill-backend"] == ("flashinfer", "triton", "cutedsl", "aiter_flydsl")

@@ -38,7 +38,7 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
      "gdn_prefill_backend kda_prefill_backend"),
     (_NOT, "kernels are those of the tables, whatever back end is asked for", """
         linear_backend attention_backend attention_config mamba_backend mamba_ssu_algorithm
-        sparse_indexer_topk_backend kda_decode_backend kernel_config
+        sparse_indexer_topk_backend kda_decode_backend kernel_config monokernel
         ir_op_priority disable_cascade_attn enable_flashinfer_autotune use_fp64_gumbel
         enable_flash_late_interaction
     """),
@@ -104,7 +104,8 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
         per_request_spec_decode_metrics enable_per_request_metrics
     """),
     (_NOT, "sleeping engines are not simulated", """
-        enable_sleep_mode sleep_mode_offload_cudagraph sleep_preserve_parameter_names enable_cumem_allocator
+        enable_sleep_mode sleep_mode_backend sleep_mode_offload_cudagraph sleep_preserve_parameter_names
+        enable_cumem_allocator
     """),
     (_NOT, "code of the user's own is not known here", """
         worker_cls worker_extension_cls additional_config io_processor_plugin middleware
@@ -132,7 +133,7 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
         enable_auto_tool_choice exclude_tools_when_tool_choice_none tool_call_parser tool_parser_plugin
         tool_strict_level tool_server cohere_format cohere_is_reasoning_model anthropic_disabled_thinking_effort
         served_model_name allowed_local_media_path allowed_media_domains fingerprint_mode fingerprint_value
-        return_tokens_as_token_ids tokens_only
+        return_tokens_as_token_ids tokens_only reasoning_effort_map
     """),
     (_NONE, "how the server is reached and secured", """
         host port uds grpc grpc_port root_path api_key allow_credentials allowed_origins allowed_methods
@@ -146,6 +147,7 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
         disable_access_log_for_endpoints enable_log_requests enable_log_outputs enable_log_deltas max_log_len
         log_error_stack disable_log_stats aggregate_engine_logging show_hidden_metrics_for_version
         otlp_traces_endpoint custom_histogram_buckets jit_monitor_mode jit_monitor_verbose fail_on_environ_validation
+        watchdog_config
     """),
     (_NONE, "the variable of the partition and the runner's key stand in its place",
      "VLLM_PP_LAYER_PARTITION VLLM_USE_V2_MODEL_RUNNER"),

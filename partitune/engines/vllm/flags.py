@@ -1,9 +1,10 @@
-"""The flags of `vllm serve`, read from 0.32.0; 0.33.0 has the same scheduler, parallel and cache flags.
+"""The flags of `vllm serve` of 0.33.0, and which releases have which.
 
 Decision: flags that a search varies or a rule looks at have their default and range, alike ones in one list. The others
-are listed by type only: they must be recognised and spelled, not understood.
+are listed by type only: they must be recognised and spelled, not understood. Which release has a flag is not typed in
+but read by benchmarks/read_flags.py, and the names here are held against it.
 
-Source: vLLM 0.32.0 `engine/arg_utils.py`, `config/*.py`, `entrypoints/launchers/cli_args.py`.
+Source: vLLM 0.33.0 `engine/arg_utils.py`, `config/*.py`, `entrypoints/common/cli_args.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from partitune.candidate import FlagValue
 from partitune.engines.flags import Flag, FlagType, flag_table
+from partitune.engines.release_table import PresenceTable
 
 _SWITCH, _INTEGER, _NUMBER, _TEXT = FlagType.SWITCH, FlagType.INTEGER, FlagType.NUMBER, FlagType.TEXT
 
@@ -52,6 +54,7 @@ _OWN_RANGE = (
     Flag("dtype", _TEXT, "auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32")),
     Flag("seed", _INTEGER, 0),
     Flag("max_logprobs", _INTEGER, 20, low=-1),
+    Flag("sleep_mode_backend", _TEXT, "cumem"),
     Flag("performance_mode", _TEXT, "balanced", choices=("balanced", "interactivity", "throughput")),
     Flag("port", _INTEGER, 8000, low=0, high=65535),
 )
@@ -71,7 +74,7 @@ _ZERO = "long_prefill_token_threshold prefix_cache_retention_interval node_rank 
 #: Switches that are off by default; for those below the engine decides, or it does not matter here.
 _OFF = """
 long_prefill_token_threshold_adaptive disable_chunked_mm_input enable_expert_parallel enable_eplb enable_elastic_ep
-enable_dbo enable_hc_sp disable_custom_all_reduce enforce_eager enable_return_routed_experts
+enable_dbo enable_hc_sp disable_custom_all_reduce enforce_eager enable_return_routed_experts monokernel
 """
 _SWITCHES = """
 trust_remote_code allow_deprecated_quantization return_sampling_mask use_fp64_gumbel enable_trace_replay
@@ -128,7 +131,7 @@ chat_template chat_template_content_format default_chat_template_kwargs response
 tool_parser_plugin tool_strict_level tool_server cohere_format anthropic_disabled_thinking_effort fingerprint_mode
 fingerprint_value host uds uvicorn_log_level disable_access_log_for_endpoints allowed_origins allowed_methods
 allowed_headers api_key ssl_keyfile ssl_certfile ssl_ca_certs ssl_ciphers root_path middleware config scheduler_cls
-distributed_executor_backend
+distributed_executor_backend watchdog_config reasoning_effort_map
 """
 
 
@@ -154,7 +157,17 @@ VLLM_FLAGS: Mapping[str, Flag] = flag_table(
     _alike("cudagraph_capture_sizes", FlagType.SIZES),
 )
 
-#: Flags that older releases had and 0.32/0.33 refuse, with what to write instead.
+
+class FlagReleases(PresenceTable):
+    """Which releases have a flag."""
+
+    table, column = "flags.csv", "flag"
+
+
+FLAG_RELEASES = FlagReleases("vllm", "vLLM", "vLLM engine/arg_utils.py")
+#: Second names of flags.
+OTHER_NAMES: Mapping[str, str] = {"device_memory_utilization": "gpu_memory_utilization"}
+#: What to write instead of flags that older releases had; some left before the oldest that was read.
 REMOVED_FLAGS: Mapping[str, str] = {
     "max_num_partial_prefills": "prompts are chunked to max_num_batched_tokens and long_prefill_token_threshold only",
     "max_long_partial_prefills": "prompts are chunked to max_num_batched_tokens and long_prefill_token_threshold only",

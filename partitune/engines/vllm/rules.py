@@ -14,7 +14,7 @@ from partitune.engines.flags import mapping, unknown_flag, whole_number
 from partitune.engines.rules import Violation
 from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_flags
-from partitune.engines.vllm.flags import REMOVED_FLAGS, VLLM_FLAGS
+from partitune.engines.vllm.flags import FLAG_RELEASES, OTHER_NAMES, REMOVED_FLAGS, VLLM_FLAGS
 from partitune.engines.vllm.kv_choices import cache_fault
 from partitune.engines.vllm.kv_pages import layer_cache_bytes
 from partitune.engines.vllm.parallel_rules import LAYOUT_RULES, Effective, Faults, layout_flags
@@ -23,10 +23,9 @@ from partitune.engines.vllm.state_types import STATE_FLAGS
 from partitune.engines.vllm.weights import quantising
 from partitune.errors import SpecError
 
-_FLAGS_READ = Version(0, 32)
 _CACHE_FLAGS = ("kv_cache_dtype", "kv_cache_dtype_skip_layers", *STATE_FLAGS)
 _DRAFT_ON_ONE_STAGE = Version(0, 32)
-_ARG_UTILS_PY = "vLLM 0.32 engine/arg_utils.py"
+_ARG_UTILS_PY = "vLLM 0.33 engine/arg_utils.py"
 _MODEL_PY = "vLLM 0.32 config/model.py"
 _SCHEDULER_PY = "vLLM 0.32 config/scheduler.py"
 _VLLM_PY = "vLLM 0.32 config/vllm.py"
@@ -39,16 +38,26 @@ def check_vllm(deployment: Deployment) -> tuple[Violation, ...]:
 
 
 def _flags(deployment: Deployment, _: Effective) -> Faults:
+    """Flags that this release lacks, as far as releases were read, and values that none takes."""
     version = parse_version(deployment.version)
     for name, value in command_flags(deployment.flags).items():
-        if name in VLLM_FLAGS:
-            if fault := VLLM_FLAGS[name].fault(value):
-                yield "flag-value", f"{name}: {fault}", _ARG_UTILS_PY
-        elif name not in REMOVED_FLAGS:
+        missing = version >= FLAG_RELEASES.span[0] and not FLAG_RELEASES.has([name], version)
+        if name in OTHER_NAMES:
+            yield "unknown-flag", f"{name}: write it {OTHER_NAMES[name]}, of which it is a second name", _ARG_UTILS_PY
+        elif name not in {*VLLM_FLAGS, *REMOVED_FLAGS, *FLAG_RELEASES.runs}:
             yield "unknown-flag", unknown_flag(name, VLLM_FLAGS, f"vLLM {version}"), _ARG_UTILS_PY
-        elif version >= _FLAGS_READ:
-            message = f"{name}: vLLM {version} no longer has it; {REMOVED_FLAGS[name]}"
-            yield "removed-flag", message, _ARG_UTILS_PY
+        elif missing:
+            yield "removed-flag", f"{name}: {_missing(name, version)}", _ARG_UTILS_PY
+        elif fault := VLLM_FLAGS[name].fault(value) if name in VLLM_FLAGS else "":
+            yield "flag-value", f"{name}: {fault}", _ARG_UTILS_PY
+
+
+def _missing(name: str, version: Version) -> str:
+    when, instead = FLAG_RELEASES.when([name], version), REMOVED_FLAGS.get(name)
+    if when.startswith("comes"):
+        return f"vLLM {version} does not have it yet; it {when}"
+    left = f", it {when}" if when else ""
+    return f"vLLM {version} no longer has it{left}{f'; {instead}' if instead else ''}"
 
 
 def _runner(deployment: Deployment, _: Effective) -> Faults:
