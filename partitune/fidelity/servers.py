@@ -84,7 +84,7 @@ def _problem(row: Mapping[str, str], concurrency: int, prompt: int, output: int,
             "engine": {
                 "name": row["engine"],
                 "version": "0.19.0" if version.startswith("nightly") else version,
-                "flags": _flags(row["engine"], version, concurrency, prompt + output),
+                "flags": _flags(row, version, concurrency, prompt + output),
             },
             "parallel": {"tp": int(row["tp"]), "pp": 1, "expert_parallel": row["expert_ranks"] != "1"},
             "workload": {
@@ -99,8 +99,10 @@ def _problem(row: Mapping[str, str], concurrency: int, prompt: int, output: int,
     )
 
 
-def _flags(engine: str, version: str, concurrency: int, longest: int) -> dict[str, FlagValue]:
+def _flags(row: Mapping[str, str], version: str, concurrency: int, longest: int) -> dict[str, FlagValue]:
     """What the launch scripts of an engine say; vLLM's for every other."""
+    if row["engine"] == "sglang":
+        return _sglang_flags(row, concurrency)
     vllm: dict[str, FlagValue] = {
         "max_num_batched_tokens": 8192,
         "max_num_seqs": max(concurrency, 512),
@@ -110,10 +112,27 @@ def _flags(engine: str, version: str, concurrency: int, longest: int) -> dict[st
     numbers = version.split(".")
     if numbers[0].isdecimal() and (int(numbers[0]), int(numbers[1])) < _FIRST_ASYNCHRONOUS:
         vllm = {"async_scheduling": False}
-    sglang: dict[str, FlagValue] = {
-        "chunked_prefill_size": 32768,
-        "max_prefill_tokens": 32768,
-        "mem_fraction_static": 0.82,
-        "max_running_requests": max(concurrency, 16),
+    return vllm
+
+
+def _sglang_flags(row: Mapping[str, str], concurrency: int) -> dict[str, FlagValue]:
+    """Those of `dsr1_{fp8,fp4}_{h200,b200,b300}.sh`: all of SGLang's points are DeepSeek-R1 and V3.
+
+    Four B200 have room for the FP8 weights only because the script gives them 0.95 and small batches.
+    """
+    chunk, share, running = 32768, 0.82, 128
+    if row["precision"] == "fp4":
+        chunk, share, running = 16384, 0.85, 256
+    elif row["gpu"] == "H200":
+        running = 512 if row["prompt_tokens"] == row["output_tokens"] else 256
+    elif row["tp"] == "4":
+        chunk, share, running = 8192, 0.95, 32
+    return {
+        "chunked_prefill_size": chunk,
+        "max_prefill_tokens": chunk,
+        "mem_fraction_static": share,
+        "max_running_requests": max(concurrency, running),
+        "cuda_graph_max_bs_decode": running,
+        "disable_radix_cache": True,
+        **({} if row["gpu"] == "H200" else {"kv_cache_dtype": "fp8_e4m3"}),
     }
-    return {"sglang": sglang}.get(engine, vllm)
