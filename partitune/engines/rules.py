@@ -123,6 +123,10 @@ class Rules(Protocol):
         of_class = self.registry.notes(architecture.architecture) if self.registry else ()
         return (*of_class, *(known.text for known in self.known_times if known.concerns(architecture, gpu, release)))
 
+    def assumed(self, deployment: Deployment) -> tuple[str, ...]:
+        """What nobody can know of this start and is assumed, beside `notes` and `model_notes`."""
+        return ()
+
     def architecture_faults(self, deployment: Deployment) -> Iterator[Violation]:
         """Where this release lacks the model's class, its pipeline, or what its checkpoint is stored in."""
         for table in (self.registry, self.quantisations):

@@ -25,11 +25,11 @@ def caveats(problem: Problem, flags: Mapping[str, FlagValue]) -> Caveats:
     """
     gpus = (gpu.doubt for gpu in problem.placement.gpus if gpu.doubt)
     of_loads = (doubt for load in problem.mix.loads for doubt in load.doubts)
-    engine, version = problem.engine, problem.version
+    engine, version, start = problem.engine, problem.version, problem.start(flags)
     on_gpus = (engine.model_notes(problem.architecture, gpu, version) for gpu in problem.placement.gpus)
-    of_engine = (*engine.notes(version), *(note for notes in on_gpus for note in notes))
+    of_engine = (*engine.notes(version), *(note for notes in on_gpus for note in notes), *engine.assumed(start))
     doubts = (*of_engine, *problem.architecture.doubts, *gpus, *of_loads)
-    return Caveats(problem.engine.not_modelled(problem.start(flags)), tuple(dict.fromkeys(doubts)))
+    return Caveats(engine.not_modelled(start), tuple(dict.fromkeys(doubts)))
 
 
 def study_caveats(problem: Problem, spec: SearchSpace) -> Caveats:

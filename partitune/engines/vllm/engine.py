@@ -118,6 +118,10 @@ class Vllm(Engine):
             named.pop(self.expert_flag, None)
         return quantising(deployment).left_out(deployment) | named
 
+    def assumed(self, deployment: Deployment) -> tuple[str, ...]:
+        """With what CUDA the engine was built, where states hang on it."""
+        return tuple(filter(None, (state_export(deployment).note,)))
+
     def default_flags(self, deployment: Deployment) -> Mapping[str, FlagValue]:
         """Defaults of budgets and memory, and whether it schedules ahead: False where it refuses the combination."""
         return {**default_flags(deployment), "async_scheduling": choose_regime(deployment).regime.asynchronous}
@@ -136,7 +140,7 @@ class Vllm(Engine):
             step_tokens=int(flags["max_num_batched_tokens"]),
             max_requests=seqs,
             cohort_requests=seqs,
-            notes=(*choice.notes, *filter(None, (state_export(deployment).note, cache_note(deployment)))),
+            notes=(*choice.notes, *filter(None, (cache_note(deployment),))),
             meaning=choice.regime.sentence,
         )
 

@@ -54,6 +54,8 @@ _OWN_RANGE = (
     Flag("dtype", _TEXT, "auto", choices=("auto", "half", "float16", "bfloat16", "float", "float32")),
     Flag("seed", _INTEGER, 0),
     Flag("max_logprobs", _INTEGER, 20, low=-1),
+    Flag("gdn_prefill_backend", _TEXT, choices=("flashinfer", "triton", "cutedsl", "aiter_flydsl", "sycl")),
+    Flag("kda_prefill_backend", _TEXT, choices=("auto", "triton", "flashkda", "flashinfer", "fused")),
     Flag("sleep_mode_backend", _TEXT, "cumem"),
     Flag("performance_mode", _TEXT, "balanced", choices=("balanced", "interactivity", "throughput")),
     Flag("port", _INTEGER, 8000, low=0, high=65535),
@@ -126,7 +128,7 @@ custom_histogram_buckets jit_monitor_mode ir_op_priority moe_backend linear_back
 sparse_indexer_topk_backend speculative_config spec_method spec_model watermark_config diffusion_config
 kv_transfer_config kv_events_config ec_transfer_config ec_manager_config compilation_config attention_config
 engram_config reasoning_config kernel_config additional_config structured_outputs_config aux_output_config
-profiler_config weight_transfer_config gdn_prefill_backend kda_prefill_backend kda_decode_backend lora_modules
+profiler_config weight_transfer_config kda_decode_backend lora_modules
 chat_template chat_template_content_format default_chat_template_kwargs response_role tool_call_parser
 tool_parser_plugin tool_strict_level tool_server cohere_format anthropic_disabled_thinking_effort fingerprint_mode
 fingerprint_value host uds uvicorn_log_level disable_access_log_for_endpoints allowed_origins allowed_methods

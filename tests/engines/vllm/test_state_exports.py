@@ -17,6 +17,9 @@ from partitune.hardware.gpus import gpu
 from partitune.hardware.parallelism import Layout
 from partitune.models.architecture import Architecture
 from partitune.models.reader import load_architecture
+from partitune.planning.caveats import caveats
+from partitune.planning.resolve import resolve
+from partitune.spec.search_space import SearchSpace
 
 GIB = 1 << 30
 read = cache(load_architecture)
@@ -105,6 +108,11 @@ def test_the_scheduler_does_not_take_what_is_planned_for_a_request() -> None:
 
 
 def test_what_is_assumed_of_the_build_is_said_where_it_matters() -> None:
-    assert any("CUDA 13" in note for note in ENGINE.flow(start(NEXT, "B200")).notes)
+    (assumed,) = ENGINE.assumed(start(NEXT, "B200"))
+    assert "CUDA 13" in assumed
     for certain in (start(NEXT), start(NEXT, "B200", **TRITON), start(K3, "B300")):
-        assert not any("CUDA" in note for note in ENGINE.flow(certain).notes)
+        assert ENGINE.assumed(certain) == ()
+    spec = {"name": "s", "model": NEXT, "cluster": {"nodes": 1, "gpus_per_node": 4, "gpu": "B200"}}
+    problem = resolve(SearchSpace.from_mapping({**spec, "engine": {"name": "vllm"}, "parallel": {"tp": 2, "pp": 2}}))
+    assert assumed in caveats(problem, {}).doubts
+    assert assumed not in caveats(problem, TRITON).doubts
