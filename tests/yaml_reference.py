@@ -32,6 +32,34 @@ generator, and when to give up. `partitune list` names those that ship; `partitu
 prints what one would start.
 """,
 }
+_NOTES = {
+    Kind.SEARCH_SPACE: """
+## What prompts share
+
+A random load has a system prompt (`prefix_tokens`, or several of them: `prefixes`) before the tokens of each prompt, as
+`vllm bench serve` has with `--random-prefix-len` and `--dataset-name prefix_repetition`, and conversations (`turns`).
+As many conversations as are in flight take turns; nobody waits for an answer that is late. No load generator here sends
+`turns`: they are simulated only.
+
+A line of a trace may say it of every request, in JSON:
+
+```json
+{"id": "a", "timestamp_s": 0, "prompt_tokens": 900, "output_tokens": 50, "prefix": [{"group": "system", "tokens": 512}]}
+{"id": "b", "timestamp_s": 9.5, "prompt_tokens": 1200, "output_tokens": 80, "continues": "a"}
+```
+
+- `prefix`: the first so many tokens are those of every prompt that names the `group` behind the same beginning. Several
+  ones lie behind one another: a system prompt, then a document under it; `tokens` counts from the prompt's beginning.
+- `continues`: the `id` of a line before (its number where it has none), with whose prompt and answer the prompt begins.
+- Mooncake's `hash_ids` (512 tokens a block, `timestamp` in milliseconds) and Bailian's (`chat_id`; 16 tokens, seconds)
+  are read as such prefixes, and Bailian's `parent_chat_id` as `continues` where the lengths and ids admit it.
+  Mooncake's traces do not say whose answer a prompt repeats: that part is simulated as new.
+
+Each data rank has a cache of its own, and requests are dealt to them in turn: one whose earlier request went to another
+rank finds nothing of its answer there.
+""",
+    Kind.RUNNER: "",
+}
 _FOOT = "\nMade by `make docs` from the models that read the files; a test holds this page to them.\n"
 
 
@@ -73,7 +101,7 @@ def page(kind: Kind) -> str:
     table = ["| key | allowed | default |", "|---|---|---|"]
     for path, allowed, default in rows(schema, schema):
         table.append(f"| `{path}` | {allowed.replace('|', chr(92) + '|')} | {default} |")
-    return _OPENINGS[kind] + "\n" + "\n".join(table) + "\n" + _FOOT
+    return _OPENINGS[kind] + "\n" + "\n".join(table) + "\n" + _NOTES[kind] + _FOOT
 
 
 def write() -> None:

@@ -90,6 +90,7 @@ class TraceReading:
     fields: tuple[str, ...]  # of every line
     argument: str  # flag that has to be given with it
     meaning: str  # of that flag
+    others: Mapping[str, str] = field(default_factory=dict)  # fields that ask for another load than it sends -> why
 
 
 class LoadGenerator(Protocol):
@@ -107,6 +108,7 @@ class LoadGenerator(Protocol):
     trace: TraceReading | None  # what it needs of a trace; None: it replays none
     draws_bursts: bool  # whether arrivals may be other than Poisson
     counts_good_requests: bool  # whether it can be told what a good request keeps
+    shares_prefixes: bool = False  # whether random prompts may begin with system prompts
     key_variable: str = "OPENAI_API_KEY"  # by which it takes the key that the server asks for
 
     def words(self, load: SingleLoad, target: Target, run: LoadRun) -> Iterator[str]:

@@ -23,7 +23,8 @@ from partitune.models.reader import load_architecture
 from partitune.planning.candidate_layouts import layout_of, starting_layout
 from partitune.planning.problem import Problem, roofline_costs
 from partitune.planning.workload_mix import Load, Mix, Over
-from partitune.simulation.workload import random_requests, read_trace
+from partitune.simulation.trace import read_trace
+from partitune.simulation.workload import random_requests
 from partitune.spec.catalog import readable_path
 from partitune.spec.search_space import SearchSpace
 from partitune.spec.serving import OwnGpu
@@ -133,7 +134,9 @@ def _load(space: SearchSpace, load: SingleLoad, index: int, *path: str | int) ->
         with _located(space, *path, "file"):
             trace = read_trace(readable_path(space.absolute(load.file)), load.requests)
             return Load(trace.requests, None, doubts=trace.doubts)
-    return Load(tuple(random_requests(load, space.random_seed + index)), load.concurrency)
+    late = ("turns: a request is sent in its turn, also where the answer that it continues is not there yet",)
+    requests = tuple(random_requests(load, space.random_seed + index))
+    return Load(requests, load.concurrency, doubts=late if load.turns > 1 else ())
 
 
 def _refuse_names_written_by_partitune(space: SearchSpace, chosen: Engine) -> None:

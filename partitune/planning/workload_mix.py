@@ -21,6 +21,7 @@ from enum import StrEnum
 
 from partitune.costs.cost_model import Batch
 from partitune.engines.scheduling import Flow
+from partitune.simulation.content import apart, fewest_computed
 from partitune.simulation.request import Request
 from partitune.spec.metrics import METRICS, OF_LOAD
 
@@ -53,9 +54,12 @@ class Load:
         return sum(request.output_tokens for request in self.requests)
 
     def of_rank(self, ranks: int) -> Load:
-        """What the first of so many data ranks gets, which has as much as any: requests are dealt out in turn."""
+        """What the first of so many data ranks gets, which has as much as any: requests are dealt out in turn.
+
+        Each rank has a cache of its own, so a request that continues one of another rank finds nothing of it.
+        """
         outstanding = None if self.concurrency is None else -(-self.concurrency // ranks)
-        return replace(self, requests=self.requests[::ranks], concurrency=outstanding)
+        return replace(self, requests=apart(self.requests[::ranks], self.requests), concurrency=outstanding)
 
     def typical_batches(self, flow: Flow) -> tuple[tuple[Batch, float], ...]:
         """The prefill step and the decode step of this load of one data rank, each with how often it comes.
@@ -83,13 +87,14 @@ class Load:
 
         All requests that are outstanding share every decode step, so that weights are read for as many as there are.
         Their prompts pass in one step, or are spread over the decode steps; which takes less time the costs decide.
+        What prompts share is computed once.
 
         Returns:
             Both ways, each as batches and how often they come; one where every request makes one token.
         """
         requests, count = self.requests, len(self.requests)
         together = min(count, self.concurrency or count)
-        prompts, pairs = sum(r.prompt_tokens for r in requests), sum(_pairs(r.prompt_tokens) for r in requests)
+        prompts, pairs = fewest_computed(requests)
         waves = count / together
         tokens = max(1, round(prompts / waves))
         prefill = Batch(prefill_tokens=tokens, prefill_pairs=pairs * tokens / prompts, sampled=together)

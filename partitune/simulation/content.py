@@ -9,10 +9,11 @@ prompt, and its answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from partitune.errors import SpecError
-from partitune.simulation.request import Request
+from partitune.simulation.request import Request, SharedPrefix
 
 
 class Span(NamedTuple):
@@ -67,3 +68,45 @@ def _spans(request: Request, before: tuple[Span, ...], owners: dict[tuple[int, i
         )
     add(f"request {request.id}", request.prompt_tokens + request.output_tokens)
     return tuple(text)
+
+
+def apart(some: Sequence[Request], requests: Sequence[Request]) -> tuple[Request, ...]:
+    """`some` of the requests, which share what they shared, where those that they continue are not among them."""
+    here, known = {request.id for request in some}, {request.id: request for request in requests}
+
+    def told(request: Request) -> Request:
+        prefix, before = request.prefix, request.continues
+        while before is not None and before not in here:
+            earlier = known[before]
+            text = SharedPrefix(f"text of {before}", earlier.prompt_tokens + earlier.output_tokens)
+            prefix, before = (*earlier.prefix, text, *prefix), earlier.continues
+        return request if before == request.continues else replace(request, prefix=prefix, continues=before)
+
+    return tuple(map(told, some))
+
+
+def fewest_computed(requests: Sequence[Request]) -> tuple[int, float]:
+    """Prompt tokens that a cache which forgets nothing leaves to compute, and those that these look back on in all.
+
+    Of a text that several share every token is computed once, of every prompt at least the last.
+    """
+    shared: dict[int, tuple[int, int]] = {}  # owner of a group -> where its tokens begin and end
+    tokens, pairs = 0, 0.0
+    found = spans(requests)
+    for request in requests:
+        *before, _ = found[request.id]
+        start = min(before[-1].end if before else 0, request.prompt_tokens - 1)
+        tokens, pairs = tokens + request.prompt_tokens - start, pairs + _pairs(start, request.prompt_tokens)
+        own = len(found[request.continues]) if request.continues else 0
+        begin = before[own - 1].end if own else 0
+        for span in before[own:]:
+            shared[span.owner] = begin, max(span.end, shared.get(span.owner, (0, 0))[1])
+            begin = span.end
+    for begin, end in shared.values():
+        tokens, pairs = tokens + end - begin, pairs + _pairs(begin, end)
+    return tokens, pairs
+
+
+def _pairs(begin: int, end: int) -> float:
+    """Tokens that those from `begin` to `end` look back on, themselves included."""
+    return (end * (end + 1) - begin * (begin + 1)) / 2

@@ -21,7 +21,11 @@ _MAX_TOKENS = 10_000_000  # a context of ten million tokens is the longest annou
 
 
 class RandomWorkload(StrictModel):
-    """Requests of random tokens, greedy, running to their full length. The defaults are a short chat load."""
+    """Requests of random tokens, greedy, running to their full length. The defaults are a short chat load.
+
+    As in the load generators, what requests share comes before the tokens of each: a prompt is its system prompt, the
+    turns before it with their answers, and `prompt_tokens` of its own.
+    """
 
     kind: Literal["random"] = "random"
     requests: Annotated[int, whole(1, MAX_REQUESTS, "requests in all")] = 128
@@ -30,24 +34,44 @@ class RandomWorkload(StrictModel):
     range_ratio: Annotated[
         float, number(0, 1, "0.2: lengths vary evenly by up to 20 % to both sides of the average", below=True)
     ] = 0.0
+    prefix_tokens: Annotated[
+        int, whole(0, _MAX_TOKENS, "tokens of a system prompt, which come before prompt_tokens and are shared")
+    ] = 0
+    prefixes: Annotated[int, whole(1, MAX_REQUESTS, "different system prompts, each for as many conversations")] = 1
+    turns: Annotated[
+        int, whole(1, MAX_REQUESTS, "requests of a conversation, each with all before it, answers too, in its prompt")
+    ] = 1
     concurrency: Annotated[int | None, whole(1, MAX_REQUESTS, "closed load: requests in flight")] = None
     request_rate_req_s: Annotated[float | None, number(0, 1e6, "open load: arrivals a second", above=True)] = None
     burstiness: Annotated[
         float, number(0, 1e3, "shape of the gaps of an open load: 1 Poisson, less is burstier", above=True)
     ] = 1.0
 
+    @property
+    def conversations(self) -> int:
+        """As many requests as begin anew."""
+        return self.requests // self.turns
+
     def bounds(self, mean: int) -> tuple[int, int]:
         """The fewest and the most tokens of a length around `mean`."""
         return math.floor(mean * (1 - self.range_ratio)), math.ceil(mean * (1 + self.range_ratio))
 
     def faults(self) -> Iterator[Fault]:
-        """Both loads or none; burstiness of a closed load."""
+        """Both loads or none; burstiness of a closed load; conversations without an end, or a prefix for none."""
         if (self.concurrency is None) == (self.request_rate_req_s is None):
             loads = "neither concurrency nor request_rate_req_s" if self.concurrency is None else "both"
             text = f"found {loads}; allowed: concurrency (requests in flight) or request_rate_req_s (arrivals a second)"
             yield Fault((), text)
         if self.request_rate_req_s is None and "burstiness" in self.model_fields_set and self.burstiness != 1.0:
             yield Fault(("burstiness",), "found without request_rate_req_s; allowed: only for an open load")
+        if self.requests % self.turns:
+            text = f"found {self.turns} of {self.requests} requests; allowed: a divisor of requests"
+            yield Fault(("turns",), text)
+        elif self.prefixes > self.conversations:
+            text = f"found {self.prefixes} for {self.conversations} conversations; allowed: at most as many"
+            yield Fault(("prefixes",), text)
+        if self.prefixes > 1 and not self.prefix_tokens:
+            yield Fault(("prefixes",), "found without prefix_tokens; allowed: with the length of a system prompt")
 
 
 class TraceWorkload(StrictModel):

@@ -31,7 +31,7 @@ from partitune.models.reader import load_architecture
 from partitune.partition import Partition, parse_partition
 from partitune.planning.resolve import resolve
 from partitune.search.space import Space
-from partitune.simulation.workload import read_trace
+from partitune.simulation.trace import read_trace
 from partitune.spec.overrides import parse_settings, with_settings
 from partitune.spec.search_space import SearchSpace
 from partitune.store import Store

@@ -12,6 +12,7 @@ from partitune.candidate import Candidate
 from partitune.engines.installed_flags import read_help
 from partitune.errors import Refused, SpecError
 from partitune.execution.processes.launch import LaunchCommands
+from partitune.execution.server.gates import Asked
 from partitune.execution.server.setup import Setup
 from partitune.execution.server.setup_checks import all_commands, setup_for
 from partitune.planning.resolve import resolve
@@ -288,10 +289,52 @@ def test_a_trace_needs_what_the_real_tool_makes_prompts_of(tmp_path: Path) -> No
     trace.write_text('{"timestamp": 0, "input_length": 32, "output_length": 4}\n')
     with pytest.raises(SpecError, match="a request has no hash_ids"):
         setup_of(space)
-    trace.write_text('{"timestamp": 0, "input_length": 32, "output_length": 4, "hash_ids": [1, 2]}\n')
+    trace.write_text('{"timestamp": 0, "input_length": 32, "output_length": 4, "hash_ids": [1]}\n')
     with pytest.raises(SpecError, match="timed_trace_chunk_hash_size"):
         setup_of(space)
     made = setup_of(space, benchmark={"arguments": {"timed_trace_chunk_hash_size": 16}})
     words = made.loads[0].words("http://h:1", "n", seed=1, result="/r/w.json")
     assert value(words, "--dataset-path") == str(trace)
     assert words[-1] == "--timed-trace-chunk-hash-size=16"
+    line = '{"timestamp": 0, "input_length": 32, "output_length": 4, "hash_ids": [1]%s}\n'
+    for more, why in (
+        (', "chat_id": %s', "t.jsonl:1: has chat_id, and `vllm bench serve` would send .* its times are in seconds"),
+        (', "id": %s, "continues": 1', "t.jsonl:2: has continues, and .* prompts are made from hash_ids alone"),
+    ):
+        trace.write_text(line % (more % 1).replace(', "continues": 1', "") + line.replace("32", "90") % (more % 2))
+        with pytest.raises(SpecError, match=why):
+            setup_of(space, benchmark={"arguments": {"timed_trace_chunk_hash_size": 512}})
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"prefix_tokens": 32}, "--dataset-name random --random-input-len 16 .* --random-prefix-len 32"),
+        (
+            {"prefix_tokens": 32, "prefixes": 4},
+            "prefix_repetition --prefix-repetition-prefix-len 32 .*-suffix-len 16 .*-output-len 12 .*-num-prefixes 4 ",
+        ),
+    ],
+)
+def test_system_prompts_are_sent_by_the_data_set_that_knows_them(keys: dict[str, int], words: str) -> None:
+    load = {**LOAD, "prompt_tokens": 16, "output_tokens": 12, **keys}
+    (made,) = setup_of({**ONE_NODE, "workload": load}).loads
+    assert re.search(words, " ".join(made.words("http://h:1", "n", seed=1, result="/r/w.json")))
+    asked = Asked.of(made)
+    assert (asked.prompts, asked.shared_prefix) == ([(48, 48)] * 24, True)
+    with pytest.raises(SpecError, match="guidellm sends no prefix_tokens; allowed: tool vllm"):
+        setup_of({**ONE_NODE, "workload": load}, benchmark={"tool": "guidellm"})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"turns": 2}, "benchmark.tool: vllm sends no conversations; allowed: turns: 1, or a simulated search"),
+        ({"prefix_tokens": 9, "prefixes": 5}, "vllm sends several system prompts only .*: prefixes a divisor"),
+        ({"prefix_tokens": 9, "prefixes": 2, "range_ratio": 0.1}, "only with prompts of one length"),
+    ],
+)
+def test_what_no_load_generator_can_share_is_refused(keys: dict[str, float], message: str) -> None:
+    load = {**LOAD, "prompt_tokens": 16, "output_tokens": 12, **keys}
+    with pytest.raises(SpecError, match=message):
+        setup_of({**ONE_NODE, "workload": load})

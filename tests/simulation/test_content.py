@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partitune.errors import SpecError
-from partitune.simulation.content import spans
+from partitune.simulation.content import apart, fewest_computed, spans
 from partitune.simulation.request import Request, SharedPrefix
 
 
@@ -65,3 +65,30 @@ def test_the_next_round_holds_prompt_and_answer() -> None:
 def test_what_cannot_be_is_refused(requests: list[Request], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         spans(requests)
+
+
+def test_those_of_one_rank_share_what_they_share_where_what_they_continue_went_elsewhere() -> None:
+    everyone = [
+        ask("0", 120, SYSTEM, answer=30),
+        ask("1", 200, ("mail", 180), continues="0"),
+        ask("2", 300, continues="1"),
+        ask("3", 260, continues="1"),
+        ask("4", 400, ("mail", 180), continues="0"),
+    ]
+    for kept in ([0, 2, 4], [1, 3], [2, 3], [0, 2, 3], [3, 4]):
+        some = [everyone[index] for index in kept]
+        of_rank = apart(some, everyone)
+        for first in range(len(some)):
+            for second in range(first):
+                wanted = alike(some[first], some[second], *everyone)
+                assert alike(of_rank[first], of_rank[second], *of_rank) == wanted, (kept, first, second)
+
+
+def test_what_is_shared_is_computed_once_and_of_a_prompt_at_least_its_end() -> None:
+    assert fewest_computed([ask("0", 50), ask("1", 7)]) == (57, 50 * 51 / 2 + 7 * 8 / 2)
+    system = [ask("0", 120, SYSTEM), ask("1", 130, SYSTEM), ask("2", 100, SYSTEM)]
+    assert fewest_computed(system)[0] == 100 + 20 + 30 + 1
+    talk = [ask("0", 120, SYSTEM, answer=30), ask("1", 200, continues="0"), ask("2", 210, ("x", 205), continues="0")]
+    tokens, pairs = fewest_computed(talk)
+    assert tokens == 120 + (200 - 150) + (210 - 150)
+    assert pairs == sum(range(1, 121)) + sum(range(151, 201)) + sum(range(151, 211))

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+import random
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from partitune.errors import SpecError
-from partitune.planning.caveats import caveats
-from partitune.planning.resolve import resolve
-from partitune.simulation.workload import random_requests, read_trace
+from partitune.simulation.content import spans
+from partitune.simulation.request import SharedPrefix
+from partitune.simulation.workload import random_requests
 from partitune.spec.search_space import SearchSpace
 from partitune.spec.workload import RandomWorkload
 
@@ -68,82 +68,38 @@ def test_nonsense_is_refused(key: str, value: float) -> None:
         RandomWorkload(**({"concurrency": 1} | {key: value}))  # type: ignore[arg-type]
 
 
-def trace(path: Path, *lines: str) -> Path:
-    file = path / "trace.jsonl"
-    file.write_text("\n".join(lines))
-    return file
+def test_system_prompts_come_before_and_go_round_as_the_benchmark_shuffles_them() -> None:
+    shared = load(6, 100, 10, range_ratio=0.2, prefix_tokens=50, prefixes=3)
+    alone, requests = random_requests(load(6, 100, 10, range_ratio=0.2), 5), random_requests(shared, 5)
+    assert [r.prompt_tokens - 50 for r in requests] == [r.prompt_tokens for r in alone]
+    # PrefixRepetitionRandomDataset: two of each prefix in order, then random.seed(seed), random.shuffle.
+    wanted = ["0", "0", "1", "1", "2", "2"]
+    random.seed(5)
+    random.shuffle(wanted)
+    assert [r.prefix for r in requests] == [(SharedPrefix(group, 50),) for group in wanted]
 
 
-def test_both_spellings_of_a_trace(tmp_path: Path) -> None:
-    ours = read_trace(
-        trace(
-            tmp_path,
-            '{"timestamp_s": 10.5, "prompt_tokens": 100, "output_tokens": 20}',
-            "",
-            '{"timestamp_s": 12, "prompt_tokens": 7, "output_tokens": 1, "user": "x"}',
-        )
-    )
-    assert ours.doubts == ("trace.jsonl: not heeded of its lines: user",)
-    assert [(r.arrival_s, r.prompt_tokens, r.output_tokens) for r in ours.requests] == [(0.0, 100, 20), (1.5, 7, 1)]
-    mooncake = read_trace(
-        trace(
-            tmp_path,
-            '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}',
-            '{"timestamp": 30535, "input_length": 6472, "output_length": 26, "hash_ids": [46]}',
-        )
-    )
-    assert [(r.prompt_tokens, r.output_tokens) for r in mooncake.requests] == [(6955, 52), (6472, 26)]
-    assert mooncake.requests[1].arrival_s == pytest.approx(3.053)
-
-
-def test_what_of_a_trace_is_not_heeded_is_said_with_how_much_it_is(tmp_path: Path) -> None:
-    line = '{{"timestamp": {}, "input_length": 1000, "output_length": 1, "hash_ids": {}}}'
-    beginnings = [[0, 1, 2], [0, 1, 3], [0, 9], [7, 9]]  # 2 and 1 of 10 blocks begin as a prompt before did
-    lines = [line.format(1000 * number, ids) for number, ids in enumerate(beginnings)]
-    (doubt,) = read_trace(trace(tmp_path, *lines)).doubts
-    assert doubt.startswith("trace.jsonl: hash_ids are not heeded")
-    assert "30.0 % of their blocks were seen before" in doubt
-    bailian = '{"chat_id": 1, "timestamp": 61.114, "input_length": 5, "output_length": 1, "type": "text", "turn": 2}'
-    seconds, others = read_trace(trace(tmp_path, bailian)).doubts
-    assert "timestamp has fractions, and is read as milliseconds" in seconds
-    assert others == "trace.jsonl: not heeded of its lines: chat_id, type, turn"
-
-
-def test_a_trace_is_doubted_beside_every_figure(tmp_path: Path) -> None:
-    file = trace(tmp_path, '{"timestamp": 0, "input_length": 60, "output_length": 2, "hash_ids": [4]}')
-    load = {"kind": "trace", "file": str(file)}
-    space = SearchSpace.from_mapping({**SearchSpace.load("tiny").resolved(), "workload": load})
-    doubts = caveats(resolve(space), {}).doubts
-    assert any("hash_ids are not heeded" in doubt for doubt in doubts), doubts
+def test_turns_of_the_conversations_in_flight_alternate() -> None:
+    talks = load(10, 100, 10, prefix_tokens=50, turns=2, concurrency=3)
+    requests = random_requests(talks)
+    before = [None, None, None, "0", "1", "2", None, None, "6", "7"]
+    assert [r.continues for r in requests] == before
+    assert [r.prompt_tokens for r in requests] == [150 if name is None else 260 for name in before]
+    assert [bool(r.prefix) for r in requests] == [name is None for name in before]
+    spans(requests)
+    rounds = random_requests(load(6, 8, 8, turns=3, request_rate_req_s=4.0))
+    assert [r.continues for r in rounds] == [None, None, "0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("keys", "words"),
     [
-        ("{", ["not JSON"]),
-        ("[1]", ["JSON object"]),
-        ('{"timestamp_s": 1, "prompt_tokens": 5}', ["output_tokens: missing"]),
-        ('{"timestamp_s": 1, "prompt_tokens": 5, "output_token": 5}', ["output_tokens: missing", "'output_token'"]),
-        ('{"timestamp": 1, "input_length": 5}', ["output_length: missing"]),
-        ('{"timestamp_s": "1", "prompt_tokens": 5, "output_tokens": 5}', ["timestamp_s", "'1'"]),
-        ('{"timestamp_s": NaN, "prompt_tokens": 5, "output_tokens": 5}', ["timestamp_s", "nan"]),
-        ('{"timestamp_s": 1, "prompt_tokens": 0, "output_tokens": 5}', ["prompt_tokens", "1 or more"]),
-        ('{"timestamp_s": 1, "prompt_tokens": 5, "output_tokens": 2.5}', ["output_tokens", "2.5"]),
-        ('{"timestamp_s": 1, "prompt_tokens": true, "output_tokens": 2}', ["prompt_tokens", "True"]),
+        ({"turns": 3}, "turns: found 3 of 8 requests; allowed: a divisor of requests"),
+        ({"turns": 4, "prefixes": 3, "prefix_tokens": 5}, "prefixes: found 3 for 2 conversations"),
+        ({"prefixes": 2}, "prefixes: found without prefix_tokens"),
     ],
-)
-def test_a_bad_line_is_named(tmp_path: Path, line: str, words: list[str]) -> None:
-    good = '{"timestamp_s": 1, "prompt_tokens": 5, "output_tokens": 5}'
-    file = trace(tmp_path, good, good, line)
-    with pytest.raises(SpecError) as caught:
-        read_trace(file)
-    assert f"{file}:3: " in str(caught.value)
-    assert all(word in str(caught.value) for word in words), caught.value
-
-
-def test_an_unreadable_or_empty_trace_is_refused(tmp_path: Path) -> None:
-    binary = tmp_path / "binary"
-    binary.write_bytes(b"\xff\xfe\x00")
-    for file in (tmp_path / "absent", tmp_path, binary, trace(tmp_path, "", "  ")):
-        with pytest.raises(SpecError, match=str(file)):
-            read_trace(file)
+)  # fmt: skip
+def test_conversations_that_do_not_come_out_are_refused(keys: dict[str, int], words: str) -> None:
+    drawn = {"kind": "random", "requests": 8, "concurrency": 2, **keys}
+    with pytest.raises(SpecError, match=words):
+        SearchSpace.from_mapping({**SearchSpace.load("tiny").resolved(), "workload": drawn})

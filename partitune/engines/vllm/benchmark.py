@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Iterator
+from math import gcd
 
 from partitune.engines.launch import LoadGenerator, LoadRun, Target, TraceReading, goodput_words, serving_format
-from partitune.spec.workload import SingleLoad, TraceWorkload
+from partitune.spec.workload import RandomWorkload, SingleLoad, TraceWorkload
 
 #: Flags of the engine that it needs too, as it reads the same tokenizer.
 _SHARED_FLAGS = ("tokenizer", "tokenizer_mode", "trust_remote_code")
+#: Why it cannot be told what a prompt begins with.
+_BY_IDS = "prompts are made from hash_ids alone"
 
 
 class VllmBench(LoadGenerator):
@@ -28,7 +31,9 @@ class VllmBench(LoadGenerator):
         ("timestamp", "input_length", "output_length", "hash_ids"),
         "timed_trace_chunk_hash_size",
         "tokens that one of the trace's hash_ids stands for",
+        others={"chat_id": "its times are in seconds", **dict.fromkeys(("prefix", "continues"), _BY_IDS)},
     )
+    shares_prefixes = True
     draws_bursts = True
     counts_good_requests = True
 
@@ -46,8 +51,7 @@ class VllmBench(LoadGenerator):
             yield from ("--dataset-name", "timed_trace", "--dataset-path", load.file)
             yield from ("--timed-trace-sec-multiplier", "0.001")
         else:
-            yield from ("--dataset-name", "random", "--random-input-len", str(load.prompt_tokens))
-            yield from ("--random-output-len", str(load.output_tokens), "--random-range-ratio", f"{load.range_ratio:g}")
+            yield from _random(load, run)
             if load.concurrency is not None:
                 yield from ("--max-concurrency", str(load.concurrency))
             if load.request_rate_req_s is not None:
@@ -58,3 +62,21 @@ class VllmBench(LoadGenerator):
         yield from goodput_words(run)
         folder, name = os.path.split(run.result)
         yield from ("--save-result", "--save-detailed", "--result-dir", folder, "--result-filename", name)
+
+
+def _random(load: RandomWorkload, run: LoadRun) -> Iterator[str]:
+    """The data set: `random` knows one system prompt, `prefix_repetition` several, each for as many requests."""
+    if load.prefixes > 1:
+        lengths = {
+            "prefix-len": load.prefix_tokens,
+            "suffix-len": load.prompt_tokens,
+            "output-len": load.output_tokens,
+            "num-prefixes": gcd(load.prefixes, run.requests),  # a warm-up may have fewer requests
+        }
+        yield from ("--dataset-name", "prefix_repetition")
+        yield from (word for name, value in lengths.items() for word in (f"--prefix-repetition-{name}", str(value)))
+        return
+    yield from ("--dataset-name", "random", "--random-input-len", str(load.prompt_tokens))
+    yield from ("--random-output-len", str(load.output_tokens), "--random-range-ratio", f"{load.range_ratio:g}")
+    if load.prefix_tokens:
+        yield from ("--random-prefix-len", str(load.prefix_tokens))

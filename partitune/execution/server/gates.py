@@ -54,8 +54,9 @@ class Asked:
             prompts = [(request.prompt_tokens, request.prompt_tokens) for request in requests]
             answers = [(request.output_tokens, request.output_tokens) for request in requests]
             return cls(prompts, answers, commands.full_length, shared_prefix=True)
-        prompt, answer = (_drawn(*load.bounds(mean)) for mean in (load.prompt_tokens, load.output_tokens))
-        return cls([prompt] * len(requests), [answer] * len(requests), commands.full_length)
+        (fewest, most), answer = (_drawn(*load.bounds(mean)) for mean in (load.prompt_tokens, load.output_tokens))
+        prompt, shared = (load.prefix_tokens + fewest, load.prefix_tokens + most), load.prefix_tokens > 0
+        return cls([prompt] * len(requests), [answer] * len(requests), commands.full_length, shared_prefix=shared)
 
 
 def _drawn(low: int, high: int) -> tuple[int, int]:

@@ -87,6 +87,15 @@ def unable(tool: LoadGenerator, load: SingleLoad, goodput: Mapping[str, float]) 
     if load.burstiness != 1.0 and not tool.draws_bursts:
         able = _allowed(lambda other: other.draws_bursts)
         return f"has only Poisson arrivals, and burstiness is {load.burstiness}; {able}"
+    if load.turns > 1:
+        return "sends no conversations; allowed: turns: 1, or a simulated search"
+    if load.prefix_tokens and not tool.shares_prefixes:
+        return f"sends no prefix_tokens; {_allowed(lambda other: other.shares_prefixes)}"
+    if load.prefixes > 1 and (load.range_ratio or load.requests % load.prefixes):
+        return (
+            "sends several system prompts only with prompts of one length and to as many requests each; allowed: "
+            "prefixes a divisor of requests, and range_ratio: 0"
+        )
     return None
 
 

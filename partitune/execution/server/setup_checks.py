@@ -18,10 +18,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from partitune.engines.installed_flags import read_help
-from partitune.engines.launch import LoadRun, Target
+from partitune.engines.launch import LoadRun, Target, TraceReading
 from partitune.errors import LaunchFailed, SpecError
 from partitune.execution.processes.masking import keep_secret
 from partitune.execution.processes.node import Node, NodeSource, run_to_end
@@ -165,10 +166,7 @@ def _check_load(load: LoadCommands) -> None:
         of_part = f" (load {problem.load.name} of the mix)" if problem.load.name else ""
         raise runner.error("benchmark", "tool", text=f"{tool.name} {reason}{of_part}")
     if isinstance(load.load, TraceWorkload) and (needs := tool.trace):
-        with Path(load.load.file).open(encoding="utf-8") as file:
-            row = json.loads(next(line for line in file if line.strip()))
-        if missing := [name for name in needs.fields if name not in row]:
-            raise SpecError(f"{file.name}: a request has no {missing[0]}, and `{tool.title}` makes the prompts from it")
+        _check_trace(Path(load.load.file), load.load.requests, needs, tool.title)
         if needs.argument not in runner.benchmark.arguments:
             text = f"has no {needs.argument}; allowed: {needs.meaning}"
             raise runner.error("benchmark", "arguments", text=text)
@@ -178,6 +176,20 @@ def _check_load(load: LoadCommands) -> None:
         if "--" + name.replace("_", "-") in own:
             text = "partitune writes it, from the search space; allowed: further flags of the tool"
             raise runner.error("benchmark", "arguments", name, text=text)
+
+
+def _check_trace(path: Path, most: int | None, needs: TraceReading, title: str) -> None:
+    """Every line that is sent has what the tool makes a request of, and asks for nothing that it leaves out."""
+    with path.open(encoding="utf-8") as file:
+        numbered = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+        for number, line in islice(numbered, most):
+            row = json.loads(line)
+            place = f"{path}:{number}"
+            if missing := [name for name in needs.fields if name not in row]:
+                raise SpecError(f"{place}: a request has no {missing[0]}, and `{title}` makes the prompts from it")
+            if unsent := [name for name in needs.others if row.get(name) is not None]:
+                why = needs.others[unsent[0]]
+                raise SpecError(f"{place}: has {unsent[0]}, and `{title}` would send another load: {why}")
 
 
 def prepare(setup: Setup, source: NodeSource) -> tuple[str, ...]:
