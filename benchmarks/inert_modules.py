@@ -138,7 +138,8 @@ class WheelFinder(MetaPathFinder):
         if place.is_dir():
             init = place / "__init__.py"
             return importlib.util.spec_from_file_location(fullname, init, submodule_search_locations=[str(place)])
-        return importlib.util.spec_from_file_location(fullname, place.with_suffix(".py"))
+        file = place.with_suffix(".py")
+        return importlib.util.spec_from_file_location(fullname, file) if file.is_file() else None
 
     def install(self) -> None:
         """Go before all other finders. Raises RuntimeError where the package was imported already."""

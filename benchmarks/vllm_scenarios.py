@@ -145,6 +145,12 @@ def _short(draw: Draw, **how: Any) -> list[Part]:
     return load(draw, draw.randint(9, 16), (8, 140), (20, 70), **how)
 
 
+def _rising(draw: Draw) -> list[Part]:
+    """The longer a request runs, the lower its priority: those at the head of the running list preempt themselves."""
+    requests = _short(draw, spacing=4.0)
+    return [request | {"priority": len(requests) - number} for number, request in enumerate(requests)]
+
+
 def _plain(draw: Draw, **settings: Any) -> Part:
     """Full attention only, without `ext`."""
     return {
@@ -168,6 +174,7 @@ KINDS: Mapping[str, Callable[[Draw], Part]] = {
         enable_prefix_caching=draw.random() < 0.5,
         requests=_short(draw, priorities=(0, 1, 2, 5)),
     ),
+    "priority-rising": lambda draw: _plain(draw, scheduling_policy="priority", requests=_rising(draw)),
     "early": lambda draw: _plain(draw, requests=_short(draw, early=0.5), enable_prefix_caching=False),
     "interval": lambda draw: _plain(
         draw,

@@ -16,12 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.inert_modules import WheelFinder
+from benchmarks.inert_modules import WheelFinder, inert
 
 _REAL = (
     "vllm.envs",
     "vllm.utils",
     "vllm.utils.hashing",
+    "vllm.utils.import_utils",
     "vllm.utils.math_utils",
     "vllm.utils.mem_constants",
     "vllm.utils.mem_utils",
@@ -39,7 +40,7 @@ _REAL = (
     "vllm.v1.structured_output.request",
     "vllm.v1.utils",
 )
-_INERT = ("cbor2", "msgspec", "psutil", "torch", "transformers", "triton", "uvloop", "xxhash", "zmq")
+_INERT = ("cbor2", "msgspec", "psutil", "regex", "torch", "transformers", "triton", "uvloop", "xxhash", "zmq")
 
 
 def _element_bytes(dtype: object) -> int:
@@ -49,9 +50,25 @@ def _element_bytes(dtype: object) -> int:
     return dtype
 
 
+def _platform() -> Any:
+    """As CUDA in what planning asks (since 0.33.0); nothing otherwise."""
+    platform = inert("current_platform")
+    platform.get_kv_cache_config_builder_cls = lambda _: "vllm.v1.core.kv_cache_planning.DefaultKVCacheConfigBuilder"
+    return platform
+
+
 def digest(value: object) -> bytes:
     """What blocks are hashed with; as `vllm.utils.hashing.sha256`."""
     return hashlib.sha256(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)).digest()
+
+
+def version_of(root: Path) -> str:
+    """The release of the wheel at `root`: what it says itself, or else the name of its folder."""
+    named = root / "vllm" / "_version.py"
+    for statement in ast.parse(named.read_text()).body if named.is_file() else ():
+        if isinstance(statement, ast.Assign) and "__version__" in ast.unparse(statement.targets[0]):
+            return str(ast.literal_eval(statement.value)).split("+")[0]
+    return root.name.rpartition("-")[2]
 
 
 class Wheel:
@@ -61,20 +78,15 @@ class Wheel:
         self._package = root / "vllm"
         if not (self._package / "v1" / "core" / "sched" / "scheduler.py").is_file():
             raise SystemExit(f"{root}: holds no vllm/v1/core/sched/scheduler.py; give the folder of an unpacked wheel")
-        self.version = self._version(root)
-        given = {"vllm.utils.torch_utils": {"get_dtype_size": _element_bytes}}
+        self.version = version_of(root)
+        given = {
+            "vllm.utils.torch_utils": {"get_dtype_size": _element_bytes},
+            "vllm.platforms": {"current_platform": _platform()},
+        }
         WheelFinder(root, "vllm", _REAL, _INERT, given).install()
         from vllm.v1.core import kv_cache_utils  # type: ignore[import-not-found]
 
         kv_cache_utils.init_none_hash(digest)
-
-    def _version(self, root: Path) -> str:
-        named = self._package / "_version.py"
-        if named.is_file():
-            for statement in ast.parse(named.read_text()).body:
-                if isinstance(statement, ast.Assign) and "__version__" in ast.unparse(statement.targets[0]):
-                    return str(ast.literal_eval(statement.value)).split("+")[0]
-        return root.name.rpartition("-")[2]
 
     def configuration(self, module: str, class_name: str, **values: Any) -> SimpleNamespace:
         """An object with the class's declared defaults, as far as they are literals, and `values`."""
