@@ -12,7 +12,7 @@ TESTS  := pytest --numprocesses 2
 PIP    := $(RUN) pip --disable-pip-version-check install --quiet
 
 .NOTPARALLEL:
-.PHONY: search test test-oldest test-newest test-engine check docs bench clean
+.PHONY: search test test-oldest test-newest test-engine check docs bench record clean
 search: $(VENV)/.installed
 	$(RUN) partitune search kimi-k3-pp8-tp2
 	$(RUN) partitune export kimi-k3-pp8-tp2 -o deploy.env
@@ -45,6 +45,12 @@ bench: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/simulator.py
 	$(VENV)/bin/python benchmarks/costs.py
 	$(RUN) benchmarks.store_and_pool
+
+# What a release of vLLM changed, and where it is simulated otherwise: make record VLLM=WHEEL, against the recordings here
+# or BEFORE=WHEEL (docs/new-release.md).
+record: $(VENV)/.installed-dev
+	$(RUN) benchmarks.vllm_release --vllm "$(or $(VLLM),$(error name a wheel: make record VLLM=WHEEL))" \
+		$(if $(BEFORE),--before "$(BEFORE)")
 
 clean:
 	rm -rf $(VENV) $(ENGINE) $(OLDEST) $(NEWEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
