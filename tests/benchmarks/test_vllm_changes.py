@@ -45,10 +45,10 @@ def facts(version: str, pages: int = 8, **what: bool) -> Facts:
 
 def test_what_changed_is_told_by_the_setting_that_it_hangs_on() -> None:
     lines = list(schedule_changes(facts("0.30.0"), facts("0.31.0")))
+    first = "threshold-0 (R2, pp 3), step 0: tokens were {'000': 96}, are {'000': 240}"
     assert lines == [
         "schedules: 3 of 10 differ",
-        "  long_prefill_token_threshold: 2 of 2 differ; "
-        + "threshold-0 (R2, pp 3), step 0: tokens were {'000': 96}, are {'000': 240}",
+        f"  long_prefill_token_threshold: 2 of 2 differ; {first}",
         "  any: 1 of 8 differ; early-1 (R2, pp 8), step 665: tokens were {'003': 64}, are {'004': 64}",
     ]
 
