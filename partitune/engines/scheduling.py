@@ -32,6 +32,7 @@ class Flow:
     step_tokens: int  # most tokens of one step
     max_requests: int  # most requests that run at once
     cohort_requests: int  # most requests of one group
+    reuses: bool = False  # what prompts have in common is computed once, as long as memory holds it
     notes: tuple[str, ...] = ()  # what the engine does silently, and what was assumed
     meaning: str = ""  # what the name means for a pipeline, in one sentence
 

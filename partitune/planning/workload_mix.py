@@ -69,12 +69,13 @@ class Load:
         Args:
             flow: how the engine cuts the load into batches.
         """
-        count, prompt = len(self.requests), self.mean_prompt_tokens
+        count, prompt, new = len(self.requests), self.mean_prompt_tokens, self._new_tokens(flow)
         output = self.output_tokens / count
         outstanding, chunk = self._first_steps(flow)
-        prefill_steps = count * prompt / chunk
+        prefill_steps = count * new / chunk
         finished = max(1, round(count / prefill_steps))  # prompts that end in a step
-        prefill = Batch(prefill_tokens=chunk, prefill_pairs=chunk * (prompt + 1) / 2, sampled=finished)
+        pairs = chunk * (2 * prompt - new + 1) / 2  # the new ones are the last
+        prefill = Batch(prefill_tokens=chunk, prefill_pairs=pairs, sampled=finished)
         if output <= 1:
             return ((prefill, prefill_steps),)
         together = max(1, round(outstanding / self.cohorts(flow)))
@@ -112,14 +113,21 @@ class Load:
     def cohorts(self, flow: Flow) -> int:
         """Groups of requests that decode apart from one another: batches in flight. As for `typical_batches`."""
         outstanding, chunk = self._first_steps(flow)
-        return min(flow.cohorts, outstanding, max(1, round(outstanding * self.mean_prompt_tokens / chunk)))
+        return min(flow.cohorts, outstanding, max(1, round(outstanding * self._new_tokens(flow) / chunk)))
+
+    def _new_tokens(self, flow: Flow) -> float:
+        """Tokens of a prompt that are computed, on average, where a cache of prefixes forgets nothing."""
+        if not flow.reuses or all(each.continues is None and not each.prefix for each in self.requests):
+            return self.mean_prompt_tokens
+        tokens, _ = fewest_computed(self.requests)
+        return tokens / len(self.requests)
 
     def _first_steps(self, flow: Flow) -> tuple[int, int]:
         """Requests that are served at once, and prompt tokens of a step."""
         count = len(self.requests)
         outstanding = min(count, flow.max_requests, self.concurrency or count)
         together = min(outstanding, flow.cohort_requests)
-        return outstanding, max(1, round(min(flow.step_tokens, together * self.mean_prompt_tokens)))
+        return outstanding, max(1, round(min(flow.step_tokens, together * self._new_tokens(flow))))
 
 
 def _pairs(tokens: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from partitune.errors import SpecError
@@ -85,7 +86,8 @@ def apart(some: Sequence[Request], requests: Sequence[Request]) -> tuple[Request
     return tuple(map(told, some))
 
 
-def fewest_computed(requests: Sequence[Request]) -> tuple[int, float]:
+@lru_cache(maxsize=8)
+def fewest_computed(requests: tuple[Request, ...]) -> tuple[int, float]:
     """Prompt tokens that a cache which forgets nothing leaves to compute, and those that these look back on in all.
 
     Of a text that several share every token is computed once, of every prompt at least the last.

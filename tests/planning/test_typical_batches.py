@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from partitune.candidate import FlagValue
@@ -10,6 +12,7 @@ from partitune.engines.registry import engine
 from partitune.engines.scheduling import Flow
 from partitune.hardware.parallelism import Layout
 from partitune.planning.workload_mix import Load
+from partitune.simulation.request import SharedPrefix
 from tests.builders import burst
 from tests.small_models import H200, architecture
 
@@ -18,9 +21,9 @@ def load(count: int, prompt: int, output: int, concurrency: int | None) -> Load:
     return Load(tuple(burst(count, prompt, output)), concurrency)
 
 
-def vllm(tokens: int, seqs: int = 128, stages: int = 8, *, merges: bool = False) -> Flow:
+def vllm(tokens: int, seqs: int = 128, stages: int = 8, *, merges: bool = False, **more: FlagValue) -> Flow:
     """A start of vLLM: the V1 runner of 0.30 (async-v1) merges all that decode, later ones (async-v2) do not."""
-    flags: dict[str, FlagValue] = {"max_num_batched_tokens": tokens, "max_num_seqs": seqs}
+    flags: dict[str, FlagValue] = {"max_num_batched_tokens": tokens, "max_num_seqs": seqs, **more}
     version, runner = ("0.30.0", "v1") if merges else ("0.33.0", "auto")
     start = Deployment(version, architecture("f" * 16), layout=Layout(pp=stages), gpu=H200, flags=flags, runner=runner)
     return engine("vllm").flow(start)
@@ -87,3 +90,18 @@ def test_one_output_token_has_no_decode() -> None:
 def test_a_slot_of_sglang_takes_so_many(flags: dict[str, FlagValue], together: int) -> None:
     _, (decode, decodes) = load(16, 256, 32, 16).typical_batches(sglang(**flags))
     assert (decode.decode_tokens, decodes) == (together, 16 * 31 / together)
+
+
+@pytest.mark.parametrize("caches", [True, False])
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_what_prompts_share_is_computed_once_by_an_engine_that_caches_it(name: str, caches: bool) -> None:
+    """16 prompts of 256 under one system prompt of 240: 240 + 16 x 16 tokens, each of a prompt's own behind 240."""
+    flow = vllm(16384, enable_prefix_caching=caches) if name == "vllm" else sglang(disable_radix_cache=not caches)
+    shared = replace(
+        load(16, 256, 32, 16),
+        requests=tuple(replace(each, prefix=(SharedPrefix("s", 240),)) for each in burst(16, 256, 32)),
+    )
+    (prefill, prefills), *_ = shared.typical_batches(flow)
+    assert prefill.prefill_tokens * prefills == (240 + 16 * 16 if caches else 16 * 256)
+    mean = 256 - (31 - 1) / 2 if caches else 257 / 2
+    assert prefill.prefill_pairs == pytest.approx(prefill.prefill_tokens * mean)

@@ -85,10 +85,11 @@ def test_those_of_one_rank_share_what_they_share_where_what_they_continue_went_e
 
 
 def test_what_is_shared_is_computed_once_and_of_a_prompt_at_least_its_end() -> None:
-    assert fewest_computed([ask("0", 50), ask("1", 7)]) == (57, 50 * 51 / 2 + 7 * 8 / 2)
-    system = [ask("0", 120, SYSTEM), ask("1", 130, SYSTEM), ask("2", 100, SYSTEM)]
+    assert fewest_computed((ask("0", 50), ask("1", 7))) == (57, 50 * 51 / 2 + 7 * 8 / 2)
+    system = (ask("0", 120, SYSTEM), ask("1", 130, SYSTEM), ask("2", 100, SYSTEM))
     assert fewest_computed(system)[0] == 100 + 20 + 30 + 1
-    talk = [ask("0", 120, SYSTEM, answer=30), ask("1", 200, continues="0"), ask("2", 210, ("x", 205), continues="0")]
+    first, second = ask("0", 120, SYSTEM, answer=30), ask("1", 200, continues="0")
+    talk = (first, second, ask("2", 210, ("x", 205), continues="0"))
     tokens, pairs = fewest_computed(talk)
     assert tokens == 120 + (200 - 150) + (210 - 150)
     assert pairs == sum(range(1, 121)) + sum(range(151, 201)) + sum(range(151, 211))

@@ -129,6 +129,7 @@ class Sglang(Engine):
             step_tokens=chunk if chunk > 0 else int(flags["max_prefill_tokens"]),
             max_requests=running,
             cohort_requests=whole_number(flags, "pp_max_micro_batch_size", max(running // stages, 1)),
+            reuses=not flags.get("disable_radix_cache", False),
             notes=self.versions_read.notes(parse_version(deployment.version)),
             meaning="a request stays in one slot for life, and slots take turns on the stages",
         )

@@ -140,6 +140,7 @@ class Vllm(Engine):
             step_tokens=int(flags["max_num_batched_tokens"]),
             max_requests=seqs,
             cohort_requests=seqs,
+            reuses=bool(flags["enable_prefix_caching"]),
             notes=(*choice.notes, *filter(None, (cache_note(deployment),))),
             meaning=choice.regime.sentence,
         )
