@@ -198,7 +198,7 @@ def _blocks(ids: object, place: str, prompt: int, spelling: _Spelling) -> list[i
     size = spelling.block_tokens
     if ids is None or not size:
         return []
-    if not isinstance(ids, list) or any(type(block) is not int for block in ids):
+    if not isinstance(ids, list) or not {*map(type, ids)} <= {int}:
         raise SpecError(f"{place}: hash_ids: must be a list of whole numbers")
     if len(ids) > (most := -(-prompt // size)):
         raise SpecError(
