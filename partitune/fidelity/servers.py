@@ -1,21 +1,22 @@
-"""Whole servers of one stage, measured by others, against the simulator: milliseconds per output token.
+"""Whole servers of one stage, measured by others, against the simulator: time per output token and to the first one.
 
 Decision: a point is written as users write theirs and runs through the simulator's driver, so that scheduling, engine
 time and stage times are held together. What the published table does not state is taken from the launch scripts of the
 benchmark it came from (InferenceX, github.com/InferenceMAX/InferenceMAX, `benchmarks/`): token budgets, no prefix
 cache, random lengths (assumed: 0.8 to 1 of the stated ones), and the expert kernel of gpt-oss on Blackwell. Nothing is
-fitted per point.
+fitted per point. A time to the first token is the client's mean over all requests, the wait for a place among them: the
+first prompts come all at once, each later one when a request ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from partitune.candidate import FlagValue
-from partitune.costs.cost_model import decode
+from partitune.costs.cost_model import Batch, decode, prefill
 from partitune.costs.roofline import RooflineCosts
 from partitune.errors import PartituneError
 from partitune.fidelity.points import Point
@@ -36,19 +37,27 @@ _NVFP4 = {
 }
 
 
-def server_points(folder: Path, every: int = 1) -> Iterator[Point | str]:
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Both figures of one server, in milliseconds."""
+
+    output_token: Point
+    first_token: Point
+
+
+def server_points(folder: Path, every: int = 1) -> Iterator[Server | str]:
     """Every `every`-th whole server, or which one was not simulated and why.
 
     Model files that no catalog has are written to `folder`.
     """
     for row in islice(shipped_rows("whole_servers.csv"), 0, None, every):
         try:
-            yield _point(row, folder)
+            yield _server(row, folder)
         except PartituneError as error:
             yield f"{row['model']} on {row['gpu']} with {row['engine']}: {str(error).splitlines()[0]}"
 
 
-def _point(row: Mapping[str, str], folder: Path) -> Point:
+def _server(row: Mapping[str, str], folder: Path) -> Server:
     concurrency, prompt, output = (int(row[key]) for key in ("concurrency", "prompt_tokens", "output_tokens"))
     problem = _problem(row, concurrency, prompt, output, folder)
     kernel = problem.engine.expert_kernel(problem.architecture, problem.placement.gpus[0], {})
@@ -58,16 +67,25 @@ def _point(row: Mapping[str, str], folder: Path) -> Point:
         RooflineCosts(problem.architecture, problem.placement, expert_kernel=kernel, measured_engine=measured)
         for measured in (problem.engine.measured, None)
     )
-    step = costs.stage_costs(problem.default_partition).sources(decode(concurrency, prompt + output // 2))[0]
-    return Point(
-        engine=f"{row['engine']} {row['version']}",
-        model=row["model"],
-        gpu=row["gpu"],
-        case=f"{row['precision']} TP{row['tp']} {prompt}/{output} x {concurrency}",
-        measured=float(row["tpot_ms"]),
-        predicted=simulated(replace(problem, costs=costs), "tpot_mean_ms"),
-        roofline=simulated(replace(problem, costs=roofline), "tpot_mean_ms"),
-        covered=step.measured / sum(step),
+    predicted, by_roofline = (simulated(replace(problem, costs=model)) for model in (costs, roofline))
+    stage = costs.stage_costs(problem.default_partition)
+
+    def point(measured: str, metric: str, step: Batch) -> Point:
+        seconds = stage.sources(step)[0]
+        return Point(
+            engine=f"{row['engine']} {row['version']}",
+            model=row["model"],
+            gpu=row["gpu"],
+            case=f"{row['precision']} TP{row['tp']} {prompt}/{output} x {concurrency}",
+            measured=float(row[measured]),
+            predicted=predicted[metric],
+            roofline=by_roofline[metric],
+            covered=seconds.measured / sum(seconds),
+        )
+
+    return Server(
+        point("tpot_ms", "tpot_mean_ms", decode(concurrency, prompt + output // 2)),
+        point("ttft_ms", "ttft_mean_ms", prefill(prompt)),
     )
 
 

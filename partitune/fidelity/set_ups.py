@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from partitune.candidate import Candidate
+from partitune.candidate import Candidate, FlagValue
 from partitune.execution.simulator_driver import SimulatorDriver
 from partitune.models.published import find_model
 from partitune.planning.problem import Problem
@@ -40,14 +40,16 @@ def published_problem(space: Mapping[str, Any]) -> Problem:
     return resolve(SearchSpace.from_mapping({"kind": "search_space", "name": "validation", **space}))
 
 
-def simulated(problem: Problem, metric: str, partition: tuple[int, ...] | None = None) -> float:
-    """One figure of the simulated run, of the engine's own partition unless one is given.
+def simulated(
+    problem: Problem, partition: tuple[int, ...] | None = None, environment: Mapping[str, FlagValue] | None = None
+) -> Mapping[str, float]:
+    """Figures of the simulated run by metric, of the engine's own partition unless one is given.
 
     Raises:
         RunError: the candidate cannot run.
     """
-    candidate = Candidate(partition or problem.default_partition, {})
-    return SimulatorDriver(problem).measure(candidate).metrics[metric]
+    candidate = Candidate(partition or problem.default_partition, environment or {})
+    return SimulatorDriver(problem).measure(candidate).metrics
 
 
 def model_with(name: str, changes: Mapping[str, object], path: Path) -> str:

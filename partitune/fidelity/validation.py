@@ -7,55 +7,22 @@ table has its test of record, with the limit, and a bad group is never left with
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
-
 from partitune.analysis.figures import percent
+from partitune.fidelity.findings import Group, Validation, Verdict, causes
 from partitune.fidelity.layers import layer_points
-from partitune.fidelity.pairs import Pair, published_pairs
+from partitune.fidelity.pair_errors import pair_table
+from partitune.fidelity.pairs import published_pairs
 from partitune.fidelity.points import COVERED, Errors, Point
-from partitune.fidelity.servers import server_points
-from partitune.fidelity.set_ups import shipped
+from partitune.fidelity.servers import Server, server_points
 
 #: The test of record over covered whole servers.
 MEDIAN_LIMIT, P90_LIMIT = 0.15, 0.35
 _BAD = 0.25  # a group whose 90th percentile is worse is explained
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A test of record: what was held against which limit, in a sentence."""
-
-    text: str
-    passed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """How far the points of one model, GPU and engine are off, with measured kernels and by the roofline alone."""
-
-    model: str
-    gpu: str
-    engine: str
-    errors: Errors
-    roofline: Errors
-
-
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """Predictions beside what was published: points by group, or pairs of results."""
-
-    title: str
-    groups: tuple[Group, ...]  # the last one is all points; none for pairs
-    pairs: tuple[Pair, ...]  # none for points
-    notes: tuple[str, ...]  # what is off and why, and what was not simulated
-    verdict: Verdict | None  # None: there is no limit
 
 
 def validate(names: Sequence[str], every: int) -> Iterator[Validation]:
@@ -65,7 +32,7 @@ def validate(names: Sequence[str], every: int) -> Iterator[Validation]:
         if "layers" in names:
             yield layer_table(list(layer_points()))
         if "servers" in names:
-            yield server_table(list(server_points(folder, every)))
+            yield from server_tables(list(server_points(folder, every)))
         if "pairs" in names:
             yield pair_table(list(published_pairs(folder)))
 
@@ -75,13 +42,17 @@ def layer_table(points: Sequence[Point]) -> Validation:
     return _of_points("layers", "layer times of one step: error against compositions of measured kernels", points)
 
 
-def server_table(rows: Sequence[Point | str]) -> Validation:
-    """Errors of the time per output token by model, GPU and engine, held against the limits of record."""
-    points = [row for row in rows if isinstance(row, Point)]
+def server_tables(rows: Sequence[Server | str]) -> tuple[Validation, Validation]:
+    """Errors of the time per output token, held against the limits of record, and of the time to the first one."""
+    servers = [row for row in rows if isinstance(row, Server)]
     skipped = Counter(row for row in rows if isinstance(row, str))
     notes = tuple(f"not simulated: {count} points of {server}" for server, count in skipped.items())
-    title = "whole servers: error of the time per output token"
-    return _of_points("servers", title, points, notes, _server_verdict(points))
+    points, firsts = [server.output_token for server in servers], [server.first_token for server in servers]
+    title = "whole servers: error of the time "
+    return (
+        _of_points("servers", f"{title}per output token", points, notes, _server_verdict(points)),
+        _of_points("first tokens", f"{title}to the first token", firsts),
+    )
 
 
 def _server_verdict(points: Sequence[Point]) -> Verdict:
@@ -97,24 +68,6 @@ def _server_verdict(points: Sequence[Point]) -> Verdict:
         f"the roofline alone: {percent(roofline.median)}, {percent(roofline.p90)}",
         passed=errors.median <= MEDIAN_LIMIT and errors.p90 <= P90_LIMIT,
     )
-
-
-def pair_table(pairs: Sequence[Pair]) -> Validation:
-    """Who wins, and by how much; those whose configuration is stated in full have to be right."""
-    causes = {cause["name"]: cause["why"] for cause in _causes("pairs")}
-    notes = tuple(
-        f"off: {pair.name}: {causes.get(pair.name) or pair.reason or 'cause unknown'}"
-        for pair in pairs
-        if not pair.right
-    )
-    stated, others = [pair for pair in pairs if pair.stated], [pair for pair in pairs if not pair.stated]
-    right = sum(pair.right for pair in stated)
-    verdict = Verdict(
-        f"signs right: {right} of {len(stated)} pairs whose configuration is stated in full, "
-        f"{sum(pair.right for pair in others)} of {len(others)} others",
-        passed=right == len(stated),
-    )
-    return Validation("published pairs: B over A", (), tuple(pairs), notes, verdict)
 
 
 def _of_points(
@@ -142,10 +95,5 @@ def _group(names: tuple[str, str, str], points: Sequence[Point]) -> Group:
 
 def _why(table: str, group: Group) -> str:
     wanted = {"model": group.model, "gpu": group.gpu, "engine": group.engine}
-    causes = (c["why"] for c in _causes(table) if all(c.get(key, value) == value for key, value in wanted.items()))
-    return next(causes, "cause unknown")
-
-
-@cache
-def _causes(table: str) -> tuple[Mapping[str, str], ...]:
-    return tuple(cause for cause in yaml.safe_load(shipped("causes.yaml")) if cause["table"] == table)
+    known = (c["why"] for c in causes(table) if all(c.get(key, value) == value for key, value in wanted.items()))
+    return next(known, "cause unknown")

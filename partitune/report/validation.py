@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -10,7 +11,16 @@ from partitune.analysis.figures import percent
 from partitune.report.output import Output, table
 
 if TYPE_CHECKING:  # a value to draw: what works it out is not imported
-    from partitune.fidelity.validation import Validation
+    from partitune.fidelity.findings import Validation
+    from partitune.fidelity.pairs import Pair
+
+_FIGURES = {
+    "total_throughput_tok_s": "tok/s",
+    "output_throughput_tok_s": "output tok/s",
+    "ttft_mean_ms": "TTFT",
+    "tpot_mean_ms": "TPOT",
+    "e2e_p90_ms": "p90 latency",
+}
 
 
 def print_validation(console: Output, validation: Validation) -> None:
@@ -31,12 +41,18 @@ def _groups(validation: Validation) -> Table:
 
 
 def _pairs(validation: Validation) -> Table:
+    right = ("published", "simulated", "error")
+    rows: list[tuple[str, ...]] = []
+    for (source, part), pairs in groupby(validation.pairs, lambda pair: (pair.source, pair.part)):
+        rows.append((f"{source} ({part.replace('_', ' ')})", *[""] * 5))
+        rows.extend(_pair(pair) for pair in pairs)
+    return table(validation.title, ("published result", "figure", *right, "sign"), rows, right)
+
+
+def _pair(pair: Pair) -> tuple[str, ...]:
     winners = {"a": "A wins", "b": "B wins"}
-    right = ("published", "simulated")
-    rows = []
-    for pair in validation.pairs:
-        published = f"{pair.expected:.2f}" if pair.expected else winners.get(pair.better, "same")
-        simulated = "cannot run" if pair.simulated is None else f"{pair.simulated:.2f}"
-        sign = "right" if pair.right else "WRONG"
-        rows.append((f"{pair.name} [{pair.source}]", pair.metric, published, simulated, sign, pair.assumed))
-    return table(validation.title, ("published result", "metric", *right, "sign", "assumed"), rows, right)
+    published = f"{pair.expected:.2f}" if pair.expected else winners.get(pair.better, "same")
+    simulated = "cannot run" if pair.simulated is None else f"{pair.simulated:.2f}"
+    error = "" if pair.error is None else percent(pair.error, "+.0f")
+    sign = "right" if pair.right else "WRONG"
+    return f"  {pair.name}", _FIGURES.get(pair.metric, pair.metric), published, simulated, error, sign
