@@ -43,6 +43,9 @@ def main() -> int:
     parser.add_argument("--before", type=Path, metavar="WHEEL", help="the one before")
     parser.add_argument("--out", type=Path, default=Path("build/recordings"), help="default: %(default)s")
     options = parser.parse_args()
+    for wheel in filter(None, (options.vllm, options.before)):
+        if not wheel.exists():
+            parser.error(f"{wheel}: no such wheel")
     pool = ProcessPoolExecutor(2, get_context("spawn"), max_tasks_per_child=1)  # one process reads one wheel
     with pool, unpacked(options.vllm) as root:
         version = version_of(root)

@@ -64,6 +64,8 @@ def digest(value: object) -> bytes:
 
 def version_of(root: Path) -> str:
     """The release of the wheel at `root`: what it says itself, or else the name of its folder."""
+    if not (root / "vllm" / "v1" / "core" / "sched" / "scheduler.py").is_file():
+        raise SystemExit(f"{root}: holds no vllm/v1/core/sched/scheduler.py; give the folder of an unpacked wheel")
     named = root / "vllm" / "_version.py"
     for statement in ast.parse(named.read_text()).body if named.is_file() else ():
         if isinstance(statement, ast.Assign) and "__version__" in ast.unparse(statement.targets[0]):
@@ -75,10 +77,7 @@ class Wheel:
     """A folder that holds the package `vllm`. From then on `import vllm...` means this one."""
 
     def __init__(self, root: Path) -> None:
-        self._package = root / "vllm"
-        if not (self._package / "v1" / "core" / "sched" / "scheduler.py").is_file():
-            raise SystemExit(f"{root}: holds no vllm/v1/core/sched/scheduler.py; give the folder of an unpacked wheel")
-        self.version = version_of(root)
+        self._package, self.version = root / "vllm", version_of(root)
         given = {
             "vllm.utils.torch_utils": {"get_dtype_size": _element_bytes},
             "vllm.platforms": {"current_platform": _platform()},
