@@ -1,58 +1,23 @@
 """The simulator written for the eye: one object per request, one scan of the running list per step, no shortcuts.
 
-It follows vLLM 0.33.0 `v1/core/sched/scheduler.py`, `async_scheduler.py`, `v1/core/kv_cache_manager.py` and
-`v1/core/block_pool.py` and `v1/engine/core.py` line by line and is the oracle that the fast simulator is held to.
+It follows vLLM 0.33.0 `v1/core/sched/scheduler.py`, `async_scheduler.py` and `v1/engine/core.py` line by line, with the
+blocks of tests/reference_blocks.py, and is the oracle that the fast simulator is held to.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from partitune.costs.cost_model import Batch, StageCosts
 from partitune.engines.vllm.pipelining import Regime
-from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
+from partitune.engines.vllm.scheduler.settings import PrefillCadence, SchedulerSettings, SchedulingPolicy
 from partitune.simulation.request import Request
 from partitune.simulation.run import Overheads, RequestTimes, Run, Step
-
-
-@dataclass(eq=False)
-class Cached:
-    """Blocks of the same tokens in every full-attention group, or the states at one position of a hybrid."""
-
-    key: tuple[str, str, int]
-    size: int
-    users: int = 0
-    step: int = 0
-
-
-@dataclass(eq=False)
-class Tracked:
-    request: Request
-    sent_s: float
-    number: int  # in order of arrival
-    outputs: int = 0
-    computed: int = 0
-    placeholders: int = 0
-    in_flight: int = 0
-    stale: int = 0
-    eligible_step: int = 0
-    token_s: float = 0.0  # when the newest token is on every stage
-    held: int = 0  # KV blocks
-    cached: list[Cached] = field(default_factory=list)  # those of the blocks that others can find
-    junction: int = 0  # tokens of a prefix that is cached but whose states are not
-    preempted: bool = False
-    deferred: bool = False
-    reading: bool = True  # its prompt (and, after a preemption, output) is not read to its end
-    state: str = "waiting"
-    token_times: list[float] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        return self.request.prompt_tokens + self.outputs
+from tests.reference_blocks import Cache, Tracked, ceil_div, text
 
 
 @dataclass
@@ -66,142 +31,6 @@ class Dispatched:
     sampled: set[Tracked]
 
 
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-class Cache:
-    """The block pool. Its queue of free blocks always begins with those that hold nothing."""
-
-    def __init__(self, settings: SchedulerSettings) -> None:
-        self.settings = settings
-        self.blank = settings.num_blocks - 1
-        self.queue: list[Cached] = []
-        self.known: dict[tuple[str, str, int], list[Cached]] = {}
-        self.watermark = int(settings.watermark * settings.num_blocks)
-        self.step = 0
-        s = settings
-        self.reach = [ceil_div(window - 1, s.block_size) for window in s.windows]
-        self.enabled = s.enable_prefix_caching and (s.align_chunks or not s.state_groups)
-
-    @property
-    def free(self) -> int:
-        return self.blank + sum(entry.size for entry in self.queue)
-
-    def wanted(self, tokens: int, in_flight: int) -> int:
-        s = self.settings
-        blocks = ceil_div(tokens, s.block_size)
-        total = s.full_groups * blocks + s.state_groups
-        for window in s.windows:
-            total += min(blocks, ceil_div(window - 1 + in_flight, s.block_size) + 1)
-        return total
-
-    def key(self, sequence: Tracked, kind: str, block: int) -> tuple[str, str, int]:
-        prefix = sequence.request.prefix
-        if prefix and (block + 1) * self.settings.block_size <= prefix[0].tokens:
-            return kind, "group " + prefix[0].group, block
-        return kind, "request " + sequence.request.id, block
-
-    def hits(self, sequence: Tracked) -> tuple[list[Cached], Cached | None]:
-        found: list[Cached] = []
-        sequence.junction = 0
-        if not self.enabled:
-            return found, None
-        for block in range((sequence.tokens - 1) // self.settings.block_size):
-            copies = self.known.get(self.key(sequence, "tokens", block))
-            if not copies:
-                break
-            found.append(copies[0])
-        if not self.settings.keeps_states:
-            return found, None
-        for blocks in range(len(found), 0, -1):
-            states = self.known.get(self.key(sequence, "states", blocks - 1))
-            if states:
-                break
-        else:
-            blocks, states = 0, None
-        if blocks < len(found):
-            sequence.junction = len(found) * self.settings.block_size
-        return found[:blocks], states[0] if states else None
-
-    def take(self, count: int) -> None:
-        self.blank -= count
-        while self.blank < 0:
-            oldest = self.queue.pop(0)
-            self.known[oldest.key].remove(oldest)
-            self.blank += oldest.size
-
-    def admit(self, sequence: Tracked, new: int, hits: list[Cached], states: Cached | None, *, running: bool) -> bool:
-        s = self.settings
-        if states is not None and s.align_chunks and states.step == self.step:
-            return False  # written in this very step
-        free = self.free - (self.watermark if running else 0) - sum(hit.size for hit in hits if not hit.users)
-        adopted = sum(hit.size for hit in hits)
-        full = self.wanted(sequence.tokens, s.slots * s.max_num_batched_tokens)
-        if s.reserve_full_isl and full - adopted > free:
-            return False
-        if self.wanted(len(hits) * s.block_size + new, new) - adopted > free:
-            return False
-        for hit in hits:
-            if not hit.users:
-                self.queue.remove(hit)
-            hit.users += 1
-        if states is not None:
-            self.queue.remove(states)
-            self.queue.append(states)
-        sequence.cached = list(hits)
-        sequence.held = adopted
-        sequence.computed = len(hits) * s.block_size
-        assert self.allocate(sequence, new)
-        return True
-
-    def allocate(self, sequence: Tracked, new: int) -> bool:
-        in_flight = sequence.in_flight + new if sequence.reading else 1
-        wanted = self.wanted(sequence.computed + new, in_flight)
-        if wanted - sequence.held > self.free:
-            return False
-        self.take(wanted - sequence.held)
-        sequence.held = wanted
-        self.cache(sequence, min(sequence.computed + new, sequence.tokens))
-        if sequence.reading:
-            self.keep_states(sequence, sequence.computed, sequence.computed + new)
-        return True
-
-    def cache(self, sequence: Tracked, tokens: int) -> None:
-        for block in range(len(sequence.cached), tokens // self.settings.block_size if self.enabled else 0):
-            entry = Cached(self.key(sequence, "tokens", block), self.settings.full_groups, users=1)
-            self.known.setdefault(entry.key, []).append(entry)
-            sequence.cached.append(entry)
-
-    def keep_states(self, sequence: Tracked, start: int, end: int) -> None:
-        s = self.settings
-        if not (self.enabled and s.keeps_states):
-            return
-        last = (sequence.request.prompt_tokens - 1) // s.block_size
-        kept = {last, sequence.junction // s.block_size}
-        if not s.state_groups and last <= min(self.reach):
-            kept |= set(range(1, last))  # the whole prompt lies in every window
-        for blocks in sorted(kept):
-            known = self.known.setdefault(self.key(sequence, "states", blocks - 1), [])
-            if known and start == blocks * s.block_size and blocks == last:
-                known[0].step = self.step
-            size = s.state_groups // 2 + (len(self.reach) if blocks <= min(self.reach, default=0) else sum(self.reach))
-            if start < blocks * s.block_size <= end and not known and self.free >= size:
-                self.take(size)
-                entry = Cached(self.key(sequence, "states", blocks - 1), size, step=self.step)
-                known.append(entry)
-                self.queue.append(entry)
-
-    def release(self, sequence: Tracked) -> None:
-        self.blank += sequence.held - sum(entry.size for entry in sequence.cached)
-        for entry in reversed(sequence.cached):
-            entry.users -= 1
-            if not entry.users:
-                self.queue.append(entry)
-        sequence.held = 0
-        sequence.cached = []
-
-
 class Scheduler:
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
@@ -212,6 +41,8 @@ class Scheduler:
         self.step = 0
         self.turn = 0  # of the busy loop, since it last had nothing to do
         self.capacity_bound = False
+        self.executed = 0
+        self.last_prefill = -settings.prefill_schedule_interval
         self.preemptions = 0
         self.queries = self.hits = 0
 
@@ -229,15 +60,21 @@ class Scheduler:
             return new
         block = s.block_size
         end = start + new
+        border = (prefill_end - 1) // block * block
+        inside = s.state_export_alignment is not None and end >= prefill_end and start % block == 0
+        inside = inside and ceil_div(end, block) - 2 > (start - 1) // block and start + block <= border < end
+        inside = inside and (border - start) % (s.state_export_alignment or 1) == 0
         if end < prefill_end:
-            limit = s.max_num_batched_tokens
+            limit = s.max_num_scheduled_tokens or s.max_num_batched_tokens
             if s.long_prefill_token_threshold:
                 limit = min(limit, s.long_prefill_token_threshold)
             aligned = end // block * block
             if aligned > start or block <= limit:
                 end = aligned
-        stops = [(sequence.tokens - 1) // block * block, start + (sequence.junction - start) // block * block]
-        if start % block:
+        stops = [start + (sequence.junction - start) // block * block]
+        if not inside:
+            stops.append((sequence.tokens - 1) // block * block)
+        if start % block and not inside:
             stops.append((start // block + 1) * block)
         end = min([stop for stop in stops if start < stop < end], default=end)
         return max(end - start, 0)
@@ -245,11 +82,19 @@ class Scheduler:
     def schedule(self) -> tuple[dict[Tracked, int], set[Tracked], set[Tracked]]:  # noqa: C901 - one scan, as in the engine
         s = self.settings
         self.step += 1
-        self.cache.step = self.step
-        throttle = s.prefill_schedule_interval > 1 and self.turn % s.prefill_schedule_interval != 0
+        self.cache.fresh.clear()
+        interval = s.prefill_schedule_interval
+        if s.prefill_cadence is PrefillCadence.TURNS:
+            throttle = interval > 1 and self.turn % interval != 0
+        else:
+            throttle = interval > 1 and self.executed + 1 - self.last_prefill < interval
         defer = throttle and not self.capacity_bound and any(not seq.reading for seq in self.running)
-        budget = s.max_num_batched_tokens
-        threshold = s.long_prefill_token_threshold if len(self.running) + len(self.waiting) > 1 else 0
+        budget = s.max_num_scheduled_tokens or s.max_num_batched_tokens
+        eligible = len(self.running) + len(self.waiting)
+        threshold = s.long_prefill_token_threshold if eligible > 1 else 0
+        if threshold and s.long_prefill_token_threshold_adaptive:
+            threshold = max(threshold, s.max_num_batched_tokens // eligible)
+        prefill = False
         rows: dict[Tracked, int] = {}
         preempted = False
         index = 0
@@ -286,8 +131,11 @@ class Scheduler:
                 preempted = True
                 if victim is seq:
                     break
+            if not allocated and s.scheduling_policy is SchedulingPolicy.PRIORITY and s.passes_over_preempted:
+                continue
             if not allocated:
                 break
+            prefill |= seq.reading
             rows[seq] = new
             budget -= new
             index += 1
@@ -295,14 +143,14 @@ class Scheduler:
             skipped: deque[Tracked] = deque()
             if s.scheduling_policy is SchedulingPolicy.PRIORITY:
                 self.waiting = deque(sorted(self.waiting, key=rank))
-            while budget > 0 and self.waiting and len(self.running) < s.max_num_seqs:
+            while budget > 0 and self.waiting and len(self.running) < (s.max_num_active_seqs or s.max_num_seqs):
                 seq = self.waiting[0]
                 if seq.stale:
                     seq.deferred = True
                     skipped.append(self.waiting.popleft())
                     continue
-                hits, states = self.cache.hits(seq)
-                seq.computed = len(hits) * s.block_size
+                hits = self.cache.hits(seq)
+                seq.computed = len(hits[0]) * s.block_size
                 new = seq.tokens - seq.computed
                 if defer and new > 1:
                     break
@@ -313,11 +161,12 @@ class Scheduler:
                 new = self.align(seq, min(new, budget))
                 if new == 0:
                     break
-                if not self.cache.admit(seq, new, hits, states, running=bool(self.running)):
+                if not self.cache.admit(seq, new, hits, running=bool(self.running)):
                     break
                 if self.cache.enabled and not seq.preempted:
                     self.queries += seq.tokens
                     self.hits += seq.computed
+                prefill |= seq.computed < seq.tokens - 1
                 self.waiting.popleft()
                 seq.deferred = False
                 self.running.append(seq)
@@ -327,6 +176,9 @@ class Scheduler:
             self.waiting.extendleft(reversed(skipped))
             if not defer:
                 self.capacity_bound = len(self.waiting) > sum(seq.deferred for seq in self.waiting)
+        self.executed += bool(rows)
+        if prefill:
+            self.last_prefill = self.executed
         chunks = {seq for seq in rows if seq.reading}
         sampled = set()
         for seq, new in rows.items():
@@ -430,6 +282,7 @@ def simulate(
 ) -> Run:
     order = sorted(range(len(requests)), key=lambda i: requests[i].arrival_s)
     unsent = deque(requests[i] for i in order)
+    texts = {request.id: text(request, {each.id: each for each in requests}) for request in requests}
     slots = deque([0.0] * (concurrency or len(requests)))
     scheduler = Scheduler(settings)
     pipeline = Pipeline(settings, costs, overheads)
@@ -442,7 +295,9 @@ def simulate(
     while True:
         while unsent and slots and max(unsent[0].arrival_s, slots[0]) <= now:
             request = unsent.popleft()
-            seq = everyone[request.id] = Tracked(request, max(request.arrival_s, slots.popleft()), len(everyone))
+            seq = everyone[request.id] = Tracked(
+                request, max(request.arrival_s, slots.popleft()), len(everyone), texts[request.id]
+            )
             scheduler.waiting.append(seq)
         if not queue and not scheduler.has_requests():
             if not unsent:

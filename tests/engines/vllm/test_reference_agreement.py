@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
+from partitune.engines.vllm.scheduler.settings import PrefillCadence, SchedulerSettings, SchedulingPolicy
 from partitune.errors import OutOfMemory
 from partitune.simulation.request import Request, SharedPrefix
 from partitune.simulation.run import Overheads, Run
@@ -58,10 +58,20 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
     slack = draw(st.sampled_from([0, 0, 8, 64, 10_000]))
     arrivals = draw(st.sampled_from([0, 0, 40, 4000]))
     groups = draw(st.sampled_from(["", "a", "a", "ab"]))
-    requests = []
+    requests: list[Request] = []
     for i in range(draw(st.integers(1, 14))):
         prompt = draw(st.integers(1, 70))
-        shares = draw(st.booleans()) if groups else False
+        before = draw(st.sampled_from([None, *requests])) if groups and requests else None
+        least = 0
+        if before is not None and draw(st.booleans()):
+            least = before.prompt_tokens + before.output_tokens
+            prompt += least
+        else:
+            before = None
+        shared = draw(st.integers(least + 1, prompt)) if groups and prompt > least and draw(st.booleans()) else 0
+        prefix = (SharedPrefix(draw(st.sampled_from(groups)), shared),) if shared else ()
+        if shared and shared < prompt and draw(st.booleans()):
+            prefix += (SharedPrefix(draw(st.sampled_from("xy")), draw(st.integers(shared + 1, prompt))),)
         requests.append(
             Request(
                 str(i),
@@ -70,29 +80,42 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
                 draw(st.integers(1, most_output)),
                 stops_early=draw(st.sampled_from([False, False, False, True])),
                 priority=draw(st.sampled_from([0, 0, 0, 1, 2])),
-                prefix=(SharedPrefix(draw(st.sampled_from(groups)), draw(st.integers(0, prompt))),) if shares else (),
+                prefix=prefix,
+                continues=None if before is None else before.id,
             )
         )
     longest = max(request.prompt_tokens + request.output_tokens for request in requests)
+    seqs = draw(st.integers(1, min(budget, 16)))
+    states = draw(st.sampled_from([0, 0, 2]))
+    sizes: tuple[int, ...] = draw(st.sampled_from([(), (), (8,), (4, 20)]))
+    windows, full = len(sizes), draw(st.sampled_from([1, 1, 2]))
     config = SchedulerSettings(
         regime=regime,
         broadcasts_chunks=regime is Regime.ASYNC_V1 and draw(st.booleans()),
         stages=stages,
         max_num_batched_tokens=budget,
-        max_num_seqs=draw(st.integers(1, min(budget, 16))),
-        num_blocks=-(-longest // block) * 2 + 4 + slack,
+        max_num_seqs=seqs,
+        max_num_active_seqs=draw(st.sampled_from([None, None, (seqs + 1) // 2])),
+        max_num_scheduled_tokens=draw(st.sampled_from([None, None, max(seqs, budget // 2)])),
+        num_blocks=-(-longest // block) * (full + windows + 1) + states * 12 + 4 + slack,
         block_size=block,
         max_model_len=longest + draw(st.sampled_from([0, 1, 2, 1000])),
         long_prefill_token_threshold=draw(st.sampled_from([0, 0, 5, 20])),
+        long_prefill_token_threshold_adaptive=draw(st.booleans()),
         reserve_full_isl=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
-        state_groups=draw(st.sampled_from([0, 0, 2])),
-        windows=draw(st.sampled_from([(), (), (8,), (4, 20)])),
-        align_chunks=draw(st.sampled_from([False, False, True])),
-        full_groups=draw(st.sampled_from([1, 1, 2])),
+        state_groups=states,
+        windows=sizes,
+        align_chunks=draw(st.booleans()),
+        state_export_alignment=draw(st.sampled_from([None, 1, 8])),
+        prefix_cache_retention_interval=draw(st.sampled_from([0, 0, 2 * block, None])),
+        full_groups=full,
+        full_groups_last=draw(st.booleans()),
         enable_prefix_caching=draw(st.booleans()),
         scheduling_policy=draw(st.sampled_from(SchedulingPolicy)),
+        passes_over_preempted=draw(st.booleans()),
         prefill_schedule_interval=draw(st.sampled_from([1, 1, 3, 8])),
+        prefill_cadence=draw(st.sampled_from(PrefillCadence)),
         capture_sizes=draw(st.sampled_from([(), (), (1, 2, 4, 8), (4, 6)])),
     )
     costs = DyadicCosts(

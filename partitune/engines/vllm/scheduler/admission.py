@@ -9,13 +9,14 @@ Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, the loop over WAITIN
 
 from __future__ import annotations
 
-from partitune.engines.vllm.scheduler.cohort import Live
-from partitune.engines.vllm.scheduler.kv_pool import Hit
+from collections.abc import Sequence
+
+from partitune.engines.vllm.scheduler.cohort import Cohort, Live
 from partitune.engines.vllm.scheduler.queues import Limits, Queues
 
 
-def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
-    """Move requests from waiting to running while tokens, `max_num_seqs` and blocks last.
+def admit(queues: Queues, limits: Limits, due: Sequence[Cohort]) -> list[tuple[Live, int]]:
+    """Move requests from waiting to running while tokens, seats and blocks last, beside the cohorts that decode.
 
     Returns:
         Each with the prompt tokens it reads in this step, which are taken off `limits`.
@@ -23,12 +24,15 @@ def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
     settings, waiting, pool = queues.settings, queues.waiting, queues.pool
     chunks: list[tuple[Live, int]] = []
     skipped: list[Live] = []
-    while waiting and limits.tokens > 0 and len(queues.running) < settings.max_num_seqs:
+    while waiting and limits.tokens > 0 and len(queues.running) < settings.seats:
         live = waiting[0]
         if live.last_step > queues.delivered_step:  # preempted, with tokens still in flight
             live.deferred = True
             skipped.append(waiting.popleft())
             continue
+        for _, owner in live.texts[:-1] if pool.caches else ():
+            if owner in queues.continued:
+                _write(queues, queues.continued[owner], due)
         hit = pool.find(live)
         live.computed, live.junction = hit.tokens, hit.junction
         new = live.to_compute - hit.tokens
@@ -39,7 +43,7 @@ def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
         if not settings.enable_chunked_prefill and new > limits.tokens:
             break
         new = queues.next_chunk(live, limits)
-        if new == 0 or not _blocks_for(queues, live, hit, new):
+        if new == 0 or not pool.admit(live, hit, new, pool.watermark if queues.running else 0):
             if hit.tokens and (settings.align_chunks or not settings.reserve_full_isl):
                 queues.quiet_steps = 0  # it needs less as soon as less of its prompt is found
             break
@@ -47,6 +51,9 @@ def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
         queues.reading.append(live)
         live.reading = True
         live.deferred = False
+        if live.continued:
+            queues.continued[live.texts[-1][1]] = live
+        limits.reads |= hit.tokens < live.to_compute - 1
         if pool.caches and not live.preempted:
             queues.prefix_queries += live.to_compute
             queues.prefix_hits += hit.tokens
@@ -56,19 +63,7 @@ def admit(queues: Queues, limits: Limits) -> list[tuple[Live, int]]:
     return chunks
 
 
-def _blocks_for(queues: Queues, live: Live, hit: Hit, new: int) -> bool:
-    """Give `live` the blocks of its first chunk; False when they, or those of its whole prompt, are not free."""
-    settings, pool = queues.settings, queues.pool
-    if hit.states is not None and settings.align_chunks and hit.states.step == queues.step:
-        return False  # states written in this very step
-    free = pool.free - hit.free_blocks - (pool.watermark if queues.running else 0)
-    if settings.reserve_full_isl and pool.admission_blocks(live.to_compute) - hit.blocks > free:
-        return False
-    blocks = pool.blocks(hit.tokens + new, new)
-    if blocks - hit.blocks > free:
-        return False
-    if hit.tokens:
-        pool.adopt(live, hit)
-    pool.hold(live, blocks)
-    pool.write(live, new, queues.step)
-    return True
+def _write(queues: Queues, writer: Live, due: Sequence[Cohort]) -> None:
+    """Let others find what a running request has written by now, in this very step all whose tokens are back."""
+    in_step = writer.cohort is not None and writer.cohort in due
+    queues.pool.write(writer, writer.prompt + writer.delivered if in_step else writer.cached_tokens)

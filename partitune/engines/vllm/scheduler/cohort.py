@@ -8,6 +8,7 @@ whole cohort does not.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,12 +18,10 @@ from partitune.simulation.request import Request
 
 @dataclass(slots=True, eq=False)
 class Cached:
-    """One block of a shared prefix in every full-attention group, or the states at one position."""
+    """One block of a shared text."""
 
     copies: list[Cached]  # all of the same content, oldest first; the first one is found
-    size: int  # KV blocks
     users: int
-    step: int  # that wrote it
     stale: int = 0  # times it is in the queue of free blocks but was taken out again
 
     def __post_init__(self) -> None:
@@ -37,12 +36,31 @@ class Stretch:
 
 
 @dataclass(slots=True, eq=False)
+class Block:
+    """One block of one group of layers whose content can be found."""
+
+    key: tuple[int, int, int]  # group, owner of the text, position
+    users: int = 0
+
+
+@dataclass(slots=True)
+class Row:
+    """The blocks of a request in one group, by position; None where it holds none (any more)."""
+
+    blocks: list[Block | None]
+    gone: int  # positions from the beginning that were given back
+    named: int  # positions from the beginning whose content others find, as far as it is worth keeping
+
+
+@dataclass(slots=True, eq=False)
 class Live:
     """One request inside the engine."""
 
     request: Request
     sent_s: float
     number: int  # in order of arrival
+    texts: tuple[tuple[int, int], ...]  # spans of its text: (whole blocks that end in it, owner), its own the last
+    continued: bool  # another request's prompt begins with its prompt and answer
     cohort: Cohort | None = None  # None: waiting, reading, or only waiting for its last token
     reading: bool = False  # running, its prompt (after a preemption: and output) not read to its end
     joined: int = 0  # tokens the cohort had been scheduled for before
@@ -55,11 +73,17 @@ class Live:
     eligible_step: int = 0  # not before this step again; outlives a preemption, as in the engine
     preempted: bool = False  # ever
     deferred: bool = False  # passed over while waiting for stale tokens, and not admitted since
-    # Prefix cache: blocks that others know too, those that only it knows and gave back, and how long the first are.
+    junction: int = 0  # tokens of a cached prefix whose windows and states are to be kept on the way
+    # Where one group keeps every token: blocks that others may ask for, how many, stretches that only it can find.
     shared: list[Cached] = field(default_factory=list)
+    shared_blocks: int = field(init=False)
+    places: list[list[Cached]] | None = None  # of the shared positions
     stretches: list[Stretch] = field(default_factory=list)
-    shared_blocks: int = 0
-    junction: int = 0  # tokens of a cached prefix whose states are to be kept on the way
+    # Where groups of layers differ: a row of blocks each, tokens that fit them, and tokens back at which some go.
+    rows: list[Row] = field(default_factory=list)
+    covered: int = 0
+    trims_at: float = math.inf
+    trim_keys: tuple[int, ...] = ()  # under which its cohort knows it in `trimming`
     seen_step: int = 0  # newest step whose tokens were back when it was last scheduled, when not in a cohort
     prompt: int = field(init=False)
     target: int = field(init=False)
@@ -67,6 +91,12 @@ class Live:
     def __post_init__(self) -> None:
         self.prompt = self.request.prompt_tokens
         self.target = self.request.output_tokens
+        reach = self.texts if self.continued else self.texts[:-1]
+        self.shared_blocks = reach[-1][0] if reach else 0
+
+    def owner(self, position: int) -> int:
+        """Whose text the block at `position` is: up to its end, so with all that comes before."""
+        return next((owner for end, owner in self.texts if position < end), self.texts[-1][1])
 
     @property
     def sampled(self) -> int:
@@ -107,6 +137,18 @@ class Live:
         return self.prompt + self.base
 
     @property
+    def prompt_end(self) -> int:
+        """Tokens of what it reads: its prompt, after a preemption with the output but for the last token."""
+        return max(self.prompt, self.to_compute - 1)
+
+    @property
+    def processed(self) -> int:
+        """Tokens whose step has come back."""
+        if self.cohort is None:
+            return self.computed - self.in_flight
+        return self.to_compute - self.in_flight if self.in_flight else self.prompt + self.delivered - 1
+
+    @property
     def context(self) -> int:
         """Tokens computed by a cohort member, its newest sample not included."""
         return self.prompt + self.sampled - 1
@@ -133,6 +175,10 @@ class Cohort:
     fresh: list[Live] = field(default_factory=list)  # joined, and not yet in `crossing`
     #: Scheduled tokens modulo block size -> members that need a new block then.
     crossing: dict[int, dict[Live, None]] = field(default_factory=dict)
+    #: Delivered tokens modulo block size -> members behind whose windows a block ends then.
+    trimming: dict[int, dict[Live, None]] = field(default_factory=dict)
+    looked: int = 0  # delivered tokens up to which `trimming` was heeded
+    lag: int = 0  # tokens of a member in flight when it was last scheduled
 
     def add(self, live: Live) -> None:
         """Let `live` take part in the step being scheduled and all that follow."""
@@ -151,12 +197,22 @@ class Cohort:
         else:
             self.will_stop.setdefault(end - 1, []).append(live)
 
+    def watch(self, live: Live, block_size: int, trims: Sequence[int]) -> None:
+        """Note when a member that holds the blocks it should will need one, and give one back."""
+        self.crossing.setdefault(crossing_key(live, block_size), {})[live] = None
+        live.trim_keys = tuple((window - live.prompt - live.base + live.joined) % block_size for window in trims)
+        for key in live.trim_keys:
+            self.trimming.setdefault(key, {})[live] = None
+
     def remove(self, live: Live, block_size: int) -> None:
         """Take `live` out; what it has in flight is still delivered."""
         live.computed = live.context
         self.context -= live.computed
         del self.members[live]
         self.crossing.get(crossing_key(live, block_size), {}).pop(live, None)
+        for key in live.trim_keys:
+            self.trimming[key].pop(live, None)
+        live.trim_keys = ()
         if live in self.fresh:
             self.fresh.remove(live)
         end = live.joined + live.target - live.base

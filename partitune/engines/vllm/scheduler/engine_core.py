@@ -13,12 +13,11 @@ from collections.abc import Sequence
 
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.scheduler.fast_forward import fast_forward
-from partitune.engines.vllm.scheduler.kv_pool import KvPool
+from partitune.engines.vllm.scheduler.queues import kv_pool
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.engines.vllm.scheduler.state import EngineState
 from partitune.engines.vllm.scheduler.traced import TracedState
 from partitune.errors import OutOfMemory, SpecError, Stalled
-from partitune.simulation.content import spans
 from partitune.simulation.request import Client, Request
 from partitune.simulation.run import Overheads, Run
 
@@ -63,8 +62,7 @@ def simulate(
 def _check(requests: Sequence[Request], settings: SchedulerSettings, costs: StageCosts) -> None:
     if costs.stages != settings.stages:
         raise SpecError(f"the costs are for {costs.stages} stages, the settings say {settings.stages}")
-    spans(requests)
-    pool = KvPool(settings)
+    pool = kv_pool(settings)
     for request in requests:
         total = request.prompt_tokens + request.output_tokens
         if total > settings.max_model_len:
@@ -72,7 +70,7 @@ def _check(requests: Sequence[Request], settings: SchedulerSettings, costs: Stag
                 f"request {request.id}: {request.prompt_tokens} prompt and {request.output_tokens} output tokens "
                 f"exceed max_model_len {settings.max_model_len}"
             )
-        need = pool.admission_blocks(total)
+        need = pool.most(total)
         if need > pool.free:
             raise OutOfMemory(
                 f"request {request.id} needs {need} KV blocks for {total} tokens, the cache has {pool.free}",

@@ -36,30 +36,34 @@ class ExactStep:
         index = 0
         while index < len(running) and limits.tokens > 0:
             live = running[index]
-            new = blocks = 0
+            new = tokens = 0
             if live.cohort in turn:
                 new = 1
-                blocks = pool.blocks(live.context + 1)
+                tokens = live.context + 1
             elif live.reading:
                 new = queues.chunk(live, limits)
-                blocks = pool.blocks(live.computed + new, live.in_flight + new)
-            if new:
-                while blocks - live.held > pool.free:
-                    victim = max(running, key=rank) if queues.by_priority else running[-1]
-                    if running.index(victim) < index:
-                        index -= 1
-                    self._give_up(victim)
-                    if victim is live:
-                        return self._split(), list(self._chunks.items())
-                self._grant(live, new, blocks)
+                tokens = live.computed + new
             index += 1
+            if not new:
+                continue
+            while not pool.grow(live, tokens):
+                victim = max(running, key=rank) if queues.by_priority else running[-1]
+                if running.index(victim) < index:
+                    index -= 1
+                self._give_up(victim)
+                if victim is live:
+                    break
+            else:
+                self._grant(live, new)
+                continue
+            if not (queues.by_priority and queues.settings.passes_over_preempted):
+                break
         return self._split(), list(self._chunks.items())
 
-    def _grant(self, live: Live, new: int, blocks: int) -> None:
-        self._queues.pool.hold(live, blocks)
+    def _grant(self, live: Live, new: int) -> None:
         if live.reading:
             self._chunks[live] = new
-            self._queues.pool.write(live, new, self._queues.step)
+            self._limits.reads = True
         else:
             self._granted[live] = None
         self._limits.tokens -= new

@@ -31,31 +31,43 @@ def fast_forward(state: EngineState) -> None:
 
 def _legs(state: EngineState, ring: Sequence[Cohort | None]) -> None:
     """Leg after leg; what the requests hold is counted by its upper bound until that no longer fits."""
-    settings, pool = state.settings, state.scheduler.pool
-    lives = [live for cohort in ring if cohort is not None for live in cohort.members]
-    growing = (settings.full_groups + len(settings.windows)) * len(lives)
+    settings, scheduler = state.settings, state.scheduler
+    pool = scheduler.pool
+    cohorts = [cohort for cohort in ring if cohort is not None]
+    lives = [live for cohort in cohorts for live in cohort.members]
+    growing = pool.growing * len(lives)
+    begun = [cohort.scheduled for cohort in cohorts]
+    admits = bool(scheduler.waiting) and len(scheduler.running) < settings.seats
     taken = 0
     going = True
     while going:
-        rounds = min(state.context_step, *(_quiet_rounds(cohort) for cohort in ring if cohort is not None))
+        rounds = min(state.context_step, *(_quiet_rounds(cohort) for cohort in cohorts))
+        if pool.trims and admits:  # what is given back may be what somebody waits for
+            rounds = min(rounds, *(_rounds_to_trim(live) for live in lives))
         if rounds < _WORTHWHILE:
             break
         more = growing * -(-rounds // settings.block_size)
         if taken + more > pool.free:
-            _settle(state, lives)
+            _settle(state, cohorts, begun)
+            begun = [cohort.scheduled for cohort in cohorts]
             taken = 0
-            if sum(max(0, pool.blocks(live.context + rounds) - live.held) for live in lives) > pool.free:
+            if sum(pool.missing(live, live.context + rounds) for live in lives) > pool.free:
                 break
         taken += more
         going = _leg(state, ring, rounds)
     if taken:
-        _settle(state, lives)
+        _settle(state, cohorts, begun)
 
 
-def _settle(state: EngineState, lives: Sequence[Live]) -> None:
-    """Give every request the blocks it really holds by now."""
-    for live in lives:
-        state.scheduler.pool.hold(live, state.scheduler.pool.blocks(live.context))
+def _settle(state: EngineState, cohorts: Sequence[Cohort], begun: Sequence[int]) -> None:
+    """Give every request the blocks it really holds by now; `begun` are the tokens each cohort was scheduled for."""
+    turns = [(cohort, cohort.scheduled - then) for cohort, then in zip(cohorts, begun, strict=True)]
+    state.scheduler.pool.catch_up(turns, state.scheduler.running)
+
+
+def _rounds_to_trim(live: Live) -> int:
+    """Rounds before one at whose step the request gives blocks back."""
+    return int(min(1e9, live.trims_at - live.processed - 1))
 
 
 def _ring(state: EngineState) -> list[Cohort | None] | None:
@@ -157,6 +169,7 @@ def _skip(
             cohort.seen_step += steps
         cohort.scheduled += times
         cohort.delivered += times
+        cohort.looked += times
         cohort.context += times * len(cohort.members)
         cohort.last_step += steps
         cohort.eligible_step += steps if scheduler.cadence else 0
@@ -167,6 +180,7 @@ def _skip(
     state.in_pipeline += times * in_pipeline
     scheduler.step += steps
     scheduler.delivered_step += steps
+    scheduler.executed += times * sum(cohort is not None for cohort in ring)
     for number, (out_s, output) in enumerate(state.queue):
         if output is not None:
             output.step += steps

@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
+from partitune.engines.vllm.scheduler.group_pool import GroupPool
 from partitune.engines.vllm.scheduler.kv_pool import KvPool
 from partitune.engines.vllm.scheduler.prefix_cache import PrefixCache
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
@@ -28,6 +29,7 @@ class Limits:
     tokens: int
     threshold: int  # most tokens of one prompt chunk; 0: no such limit
     no_prompts: bool = False  # neither chunks nor newcomers
+    reads: bool = False  # the step has read prompts, of running requests or of newcomers
 
 
 def rank(live: Live) -> tuple[int, int]:
@@ -35,18 +37,25 @@ def rank(live: Live) -> tuple[int, int]:
     return live.request.priority, live.number
 
 
+def kv_pool(settings: SchedulerSettings) -> KvPool:
+    """The pool for a model whose groups of layers are as the settings say."""
+    caches = settings.caches_prefixes
+    if settings.windows or (settings.align_chunks and settings.state_groups) or (caches and settings.full_groups > 1):
+        return GroupPool(settings)
+    return PrefixCache(settings) if caches else KvPool(settings)
+
+
 class Queues:
     """Everyone who waits or runs."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
-        # Without "align" mode nobody keeps the states of a fixed-state layer, so nothing could be found.
-        caches = settings.enable_prefix_caching and (settings.align_chunks or not settings.state_groups)
-        self.pool = PrefixCache(settings) if caches else KvPool(settings)
+        self.pool = kv_pool(settings)
         self.by_priority = settings.scheduling_policy is SchedulingPolicy.PRIORITY
         self.waiting: deque[Live] = deque()  # the head is the next to be admitted
         self.running: list[Live] = []  # in order of admission
         self.reading: list[Live] = []  # those of `running` whose prompt is not read to its end
+        self.continued: dict[int, Live] = {}  # owner of a text -> the running request whose text others continue
         self.due: deque[Cohort] = deque()  # cohorts that may be scheduled, ordered by eligible_step
         self.step = 0
         self.delivered_step = 0
@@ -76,22 +85,31 @@ class Queues:
         if 0 < limits.threshold < new:
             new = limits.threshold
         new = min(new, limits.tokens)
-        prompt_end = max(live.prompt, tokens - 1)
+        prompt_end = live.prompt_end
         if not settings.align_chunks or start >= prompt_end:
             return new
         block = settings.block_size
         end = start + new
+        exports = end >= prompt_end and settings.exports_state(start, end, (prompt_end - 1) // block * block)
         if end < prompt_end:
-            limit = settings.max_num_batched_tokens
+            limit = settings.scheduled_tokens
             if settings.long_prefill_token_threshold:
                 limit = min(limit, settings.long_prefill_token_threshold)
             aligned = end // block * block
             if aligned > start or block <= limit:
                 end = aligned
-        stops = [(tokens - 1) // block * block, start + (live.junction - start) // block * block]
-        if start % block:
-            stops.append((start // block + 1) * block)
+        stops = [start + (live.junction - start) // block * block]
+        if not exports:
+            stops.append((tokens - 1) // block * block)
+            if start % block:
+                stops.append((start // block + 1) * block)
         return max(min([stop for stop in stops if start < stop < end], default=end) - start, 0)
+
+    def leave(self, live: Live, cached_tokens: int, *, comes_back: bool) -> None:
+        """Take its blocks from a request that runs no more, of whose tokens the first `cached_tokens` are cached."""
+        self.pool.release(live, cached_tokens, comes_back=comes_back)
+        if live.continued:
+            del self.continued[live.texts[-1][1]]
 
     def preempt(self, live: Live, cached_tokens: int) -> None:
         """Take everything from a running request, of whose tokens the first `cached_tokens` are cached.
@@ -104,7 +122,7 @@ class Queues:
         if live.reading:
             self.reading.remove(live)
             live.reading = False
-        self.pool.release(live, cached_tokens, comes_back=True)
+        self.leave(live, cached_tokens, comes_back=True)
         live.computed = 0
         live.preempted = True
         self.wait(live)

@@ -10,14 +10,15 @@ Source: vLLM 0.33.0 `v1/core/sched/scheduler.py` (schedule, update_from_output) 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.admission import admit
-from partitune.engines.vllm.scheduler.cohort import Cohort, Live, crossing_key
+from partitune.engines.vllm.scheduler.cohort import Cohort, Live
 from partitune.engines.vllm.scheduler.exact_step import ExactStep, move
 from partitune.engines.vllm.scheduler.queues import Limits, Queues
-from partitune.engines.vllm.scheduler.settings import SchedulerSettings
+from partitune.engines.vllm.scheduler.settings import PrefillCadence, SchedulerSettings
 
 
 @dataclass(slots=True)
@@ -46,6 +47,8 @@ class Scheduler(Queues):
         self.finished_unflushed = False  # the engine tells the workers in one more step
         self.wave_step = 0  # since when there was always a request to serve
         self.waiting_bound = False  # the last step that could admit prompts left some waiting
+        self.executed = 0  # steps that were not empty
+        self.read_at = -settings.prefill_schedule_interval  # the last of them that read prompts
         # async-v1 schedules past a request's last token, but never past the model's length.
         self.at_length_limit = False
         self.cadence = {Regime.ASYNC_V1: 1, Regime.ASYNC_V2: settings.stages}.get(settings.regime, 0)
@@ -56,13 +59,12 @@ class Scheduler(Queues):
 
     def add(self, live: Live) -> None:
         """Let a request that has arrived wait for its admission."""
-        prefix = live.request.prefix
-        live.shared_blocks = 0 if not prefix else prefix[0].tokens // self.settings.block_size
         self.wait(live)
 
     def schedule(self) -> SchedulerOutput | None:
         """Make the next step and hand out its KV blocks, by preemption if need be; None for an empty one."""
         limits = self._limits()
+        self.pool.begin_step()
         self.step += 1
         self.quiet_steps += 1
         self.finished_unflushed = False
@@ -80,13 +82,14 @@ class Scheduler(Queues):
             wanted = decodes + sum(new for _, new in chunks)
             if wanted <= limits.tokens and self._allocate_all(due, chunks):
                 limits.tokens -= wanted
+                limits.reads = bool(chunks)
             else:
                 self.quiet_steps = 0
                 before = self.preemptions
                 due, chunks = ExactStep(self, due, limits).run()
                 preempted = self.preemptions > before
         if self.waiting and not preempted:
-            chunks += admit(self, limits)
+            chunks += admit(self, limits, due)
         if limits.no_prompts:
             if self.waiting:
                 self.quiet_steps = 0
@@ -96,18 +99,29 @@ class Scheduler(Queues):
             self.quiet_steps = 0
         if not due and not chunks:
             return None
+        self.executed += 1
+        if limits.reads:
+            self.read_at = self.executed
         return self._commit(due, chunks)
 
     def _limits(self) -> Limits:
         """What the step to come may hold."""
         settings = self.settings
-        several = len(self.running) + len(self.waiting) > 1
-        threshold = settings.long_prefill_token_threshold if several else 0
-        limits = Limits(settings.max_num_batched_tokens, threshold)
-        interval = settings.prefill_schedule_interval
-        if interval > 1 and (self.step - self.wave_step) % interval and not self.waiting_bound:
+        eligible = len(self.running) + len(self.waiting)
+        threshold = settings.long_prefill_token_threshold if eligible > 1 else 0
+        if threshold and settings.long_prefill_token_threshold_adaptive:
+            threshold = max(threshold, settings.max_num_batched_tokens // eligible)
+        limits = Limits(settings.scheduled_tokens, threshold)
+        if settings.prefill_schedule_interval > 1 and not self.waiting_bound and self._is_held_step():
             limits.no_prompts = len(self.reading) < len(self.running)
         return limits
+
+    def _is_held_step(self) -> bool:
+        """Whether prompts wait in this step while others decode."""
+        interval = self.settings.prefill_schedule_interval
+        if self.settings.prefill_cadence is PrefillCadence.STEPS:
+            return self.executed + 1 - self.read_at < interval
+        return (self.step - self.wave_step) % interval > 0
 
     def _take_due(self) -> list[Cohort]:
         """Cohorts whose turn it is, without members that already wait for their last token."""
@@ -128,40 +142,46 @@ class Scheduler(Queues):
     def _allocate_all(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> bool:
         """Give every decode and chunk its blocks, or nobody."""
         pool, block = self.pool, self.settings.block_size
-        grants: list[tuple[Live, int]] = []
-        for cohort in due:
-            if cohort.fresh:
-                grants += [(live, pool.blocks(live.context + 1)) for live in cohort.fresh]
-            crossing = cohort.crossing.get(cohort.scheduled % block)
-            if crossing:
-                grants += [(live, pool.blocks(live.context + 1)) for live in crossing]
-        for live, new in chunks:
-            grants.append((live, pool.blocks(live.computed + new, live.in_flight + new)))
-        if not grants:
-            return True
-        if sum(max(0, blocks - live.held) for live, blocks in grants) > pool.free:
-            return False
-        self._give(grants, chunks)
+        grants: dict[Live, int] = {}
         for cohort in due:
             for live in cohort.fresh:
-                cohort.crossing.setdefault(crossing_key(live, block), {})[live] = None
-            cohort.fresh.clear()
+                grants[live] = live.context + 1
+            for live in cohort.crossing.get(cohort.scheduled % block, ()):
+                grants[live] = live.context + 1
+            for delivered in range(cohort.looked + 1, cohort.delivered + 1) if cohort.trimming else ():
+                for live in cohort.trimming.get(delivered % block, ()):
+                    grants[live] = live.context + 1
+        for live, new in chunks:
+            grants[live] = live.computed + new
+        if not grants:
+            return True
+        missing = sum(pool.missing(live, tokens) for live, tokens in grants.items())
+        if missing > pool.free:
+            return False
+        left = pool.free - missing
+        self._give(grants)
+        if pool.free > left:  # windows and states gave some back: somebody may be admitted now
+            self.quiet_steps = 0
+        for cohort in due:
+            cohort.looked = cohort.delivered
+            cohort.fresh = [live for live in cohort.fresh if not self._watch(cohort, live)]
         return True
 
-    def _give(self, grants: list[tuple[Live, int]], chunks: list[tuple[Live, int]]) -> None:
-        """Hand out what fits."""
-        back = any(blocks < live.held for live, blocks in grants)
-        if back:  # a window lets go of what was in flight: somebody may be admitted now
-            self.quiet_steps = 0
-        if self.pool.caches and self.settings.keeps_states and (back or chunks):
-            # Blocks given back and states kept between two grants decide what the cache forgets: in the engine's order.
+    def _give(self, grants: dict[Live, int]) -> None:
+        """Hand out what fits: in the engine's order where that decides what the cache forgets."""
+        order: Iterable[Live] = grants
+        if self.pool.trims and self.pool.caches and len(grants) > 1:
             places = {live: place for place, live in enumerate(self.running)}
-            grants.sort(key=lambda grant: places[grant[0]])
-        reads = dict(chunks)
-        for live, blocks in grants:
-            self.pool.hold(live, blocks)
-            if live in reads:
-                self.pool.write(live, reads[live], self.step)
+            order = sorted(grants, key=places.__getitem__)
+        for live in order:
+            self.pool.grow(live, grants[live])
+
+    def _watch(self, cohort: Cohort, live: Live) -> bool:
+        """Let the cohort tell when a member takes or gives blocks; not while older tokens of it are on their way."""
+        if self.pool.trims and (live.in_flight or live.delivered < live.base):
+            return False
+        cohort.watch(live, self.settings.block_size, self.pool.trims)
+        return True
 
     def _commit(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> SchedulerOutput:
         """Advance everyone in the step; who samples in it is one cohort from now on."""
@@ -196,6 +216,7 @@ class Scheduler(Queues):
         return output
 
     def _advance(self, cohort: Cohort) -> None:
+        cohort.lag = cohort.scheduled - cohort.delivered
         cohort.scheduled += 1
         cohort.context += len(cohort.members)
         cohort.last_step = self.step
@@ -212,6 +233,8 @@ class Scheduler(Queues):
         if cohort is None:
             return None
         self.due.popleft()
+        self.executed += 1
+        cohort.looked = cohort.delivered
         decodes = len(cohort.members)
         self._advance(cohort)
         return SchedulerOutput(self.step, [], cohort, decodes, cohort.context, decodes, cohort.token_s)
@@ -246,7 +269,7 @@ class Scheduler(Queues):
             live.cohort.remove(live, self.settings.block_size)
         if live in self.running:
             self.running.remove(live)
-            self.pool.release(live, live.prompt + live.target - 1, comes_back=False)
+            self.leave(live, live.prompt + live.target - 1, comes_back=False)
         else:  # preempted with its last token in flight: holds nothing
             self.waiting.remove(live)
         self.finished_unflushed = True

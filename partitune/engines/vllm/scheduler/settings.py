@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvCache
+from partitune.engines.versions import Version
 from partitune.engines.vllm.defaults import capture_sizes, effective_flags
 from partitune.engines.vllm.kv_groups import Cache, group_layers
 from partitune.engines.vllm.kv_pages import cache_model
@@ -28,13 +30,20 @@ class SchedulingPolicy(StrEnum):
     PRIORITY = "priority"  # by Request.priority, then by arrival; the last in that order is preempted
 
 
+class PrefillCadence(StrEnum):
+    """What `prefill_schedule_interval` counts: prompts are read only every so many."""
+
+    TURNS = "turns"  # of the engine core's loop, which only cores of data-parallel engines with experts count
+    STEPS = "steps"  # that were executed since the last one that read prompts; every other engine, since 0.33
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """The engine's scheduler and KV cache, as vLLM 0.33.0 `config/scheduler.py` and `config/cache.py` spell them.
 
-    A request holds `full_groups` blocks per `block_size` tokens, one block per state group (linear attention keeps one
-    state per sequence), and for every entry of `windows` the blocks that a sliding window of that many tokens still
-    sees. One block of `num_blocks` is the engine's null block and is never handed out.
+    A request holds `full_groups` blocks per `block_size` tokens, for every entry of `windows` the blocks that a sliding
+    window of that many tokens still sees, and per state group one block, or with `align_chunks` those that its chunks
+    work on. One block of `num_blocks` is the engine's null block and is never handed out.
 
     Raises:
         SpecError: a value no engine accepts, or a combination vLLM refuses at start-up.
@@ -49,18 +58,28 @@ class SchedulerSettings:
     max_model_len: int = 1 << 30
     queue_slots: int | None = None  # None: what the regime says
     broadcasts_chunks: bool = False  # async-v1 up to vLLM 0.19: a step that samples nothing ends in a broadcast too
+    max_num_active_seqs: int | None = None  # requests that run at once; None: max_num_seqs
+    max_num_scheduled_tokens: int | None = None  # of one step; None: max_num_batched_tokens
     long_prefill_token_threshold: int = 0  # 0: off
+    long_prefill_token_threshold_adaptive: bool = False  # never below a fair share of the budget
     enable_chunked_prefill: bool = True
     reserve_full_isl: bool = True  # admit a request only when its whole prompt fits the free blocks
     watermark: float = 0.0  # share of the blocks kept free when admitting beside running requests
     full_groups: int = 1
     state_groups: int = 0
     windows: tuple[int, ...] = ()  # one window size (tokens) per sliding-window group
+    full_groups_last: bool = False  # behind windows and states in the engine's order of groups, which frees in it
     align_chunks: bool = False  # hybrids with prefix caching: prompt chunks end on block borders ("align" mode)
+    #: Tokens from a chunk's start at whose multiples kernels save a state on the way; None: at its end only.
+    state_export_alignment: int | None = None
+    #: Windows and states are kept for others once in so many tokens; 0: only where a prompt or a shared prefix ends;
+    #: None: everywhere.
+    prefix_cache_retention_interval: int | None = 0
     enable_prefix_caching: bool = False
     scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
-    prefill_schedule_interval: int = 1  # prompts only every so many steps while others decode; the engine heeds it
-    # with data parallelism only
+    passes_over_preempted: bool = True  # a request that preempts itself for want of priority does not end the step
+    prefill_schedule_interval: int = 1  # prompts only once in so many while others decode
+    prefill_cadence: PrefillCadence = PrefillCadence.STEPS  # so many of what
     capture_sizes: tuple[int, ...] = ()  # decode batches that have a CUDA graph, ascending; smaller ones are padded
 
     def __post_init__(self) -> None:
@@ -92,9 +111,34 @@ class SchedulerSettings:
         return self.regime.queue_slots(self.stages) if self.queue_slots is None else self.queue_slots
 
     @property
-    def keeps_states(self) -> bool:
-        """True when a hit also needs what state or window groups held at its end."""
-        return bool(self.state_groups or self.windows)
+    def seats(self) -> int:
+        """Requests that may run at once."""
+        return self.max_num_seqs if self.max_num_active_seqs is None else self.max_num_active_seqs
+
+    @property
+    def scheduled_tokens(self) -> int:
+        """Tokens that a step may hold."""
+        return self.max_num_batched_tokens if self.max_num_scheduled_tokens is None else self.max_num_scheduled_tokens
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """True where content can be found again: states only in "align" mode, nobody keeps them otherwise."""
+        return self.enable_prefix_caching and (self.align_chunks or not self.state_groups)
+
+    def exports_state(self, start: int, end: int, border: int) -> bool:
+        """Whether a chunk of the tokens from `start` to `end` saves the state at the block border `border` on the way.
+
+        Source: vLLM 0.33.0 `v1/kv_cache_interface.py` (is_mamba_prefill_checkpoint_valid), hashes of a whole block.
+        """
+        if self.state_export_alignment is None:
+            return False
+        block = self.block_size
+        return (
+            start % block == 0
+            and -(-end // block) - 2 > (start - 1) // block
+            and start + block <= border < end
+            and (border - start) % self.state_export_alignment == 0
+        )
 
     def padding(self, prompt_tokens: int, decodes: int) -> int:
         """Rows added to a step of decodes only: up to the next captured size, none beyond the largest.
@@ -115,6 +159,22 @@ class SchedulerSettings:
 VLLM_OVERHEADS = Overheads(
     engine_step_s=500e-6, empty_step_s=1e-3, sample_s=100e-6, broadcast_s=50e-6, d2h_s=100e-6, engine_request_s=45e-6
 )
+
+
+#: The release in which prompts keep a cadence without data parallelism, and a preempted request is passed over.
+_COUNTS_STEPS = Version(0, 33)
+
+
+def release_rules(version: Version, *, shares_core: bool) -> dict[str, Any]:
+    """Settings that no flag sets: rules of a release.
+
+    Args:
+        version: of the engine.
+        shares_core: data ranks take their turns together (of a model with experts).
+    """
+    since = version >= _COUNTS_STEPS
+    cadence = PrefillCadence.STEPS if since and not shares_core else PrefillCadence.TURNS
+    return {"passes_over_preempted": since, "prefill_cadence": cadence}
 
 
 def vllm_settings(deployment: Deployment, kv_cache: KvCache) -> SchedulerSettings:

@@ -16,6 +16,7 @@ from partitune.engines.vllm.scheduler.cohort import Live
 from partitune.engines.vllm.scheduler.pipeline import BatchCost, Passage, Pipeline
 from partitune.engines.vllm.scheduler.scheduler import Scheduler, SchedulerOutput
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
+from partitune.simulation.content import spans
 from partitune.simulation.request import Client, Request
 from partitune.simulation.run import Overheads, Run, Step, client_view
 
@@ -33,6 +34,11 @@ class EngineState:
     record_steps: bool
 
     def __post_init__(self) -> None:
+        block = self.settings.block_size
+        self.texts = {
+            name: tuple((span.end // block, span.owner) for span in text) for name, text in spans(self.requests).items()
+        }
+        self.continued = {request.continues for request in self.requests}
         self.scheduler = Scheduler(self.settings)
         self.pipeline = Pipeline(self.settings, self.costs, self.overheads)
         #: When its output is back, and the step; None for an empty one.
@@ -49,7 +55,9 @@ class EngineState:
         """Let the client send every request that is due by now; they wait for their admission."""
         while self.client.next_s <= self.now:
             request, sent_s = self.client.send()
-            live = self.lives[request.id] = Live(request, sent_s, len(self.lives))
+            live = self.lives[request.id] = Live(
+                request, sent_s, len(self.lives), self.texts[request.id], request.id in self.continued
+            )
             self.scheduler.add(live)
 
     def dispatch(self, output: SchedulerOutput) -> None:
