@@ -14,11 +14,12 @@ from typing import Any
 
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvCache
-from partitune.engines.versions import Version
+from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import capture_sizes, effective_flags
 from partitune.engines.vllm.kv_groups import Cache, group_layers
 from partitune.engines.vllm.kv_pages import cache_model
 from partitune.engines.vllm.pipelining import Regime, regime
+from partitune.engines.vllm.state_exports import state_export
 from partitune.errors import SpecError
 from partitune.simulation.run import Overheads
 
@@ -101,6 +102,12 @@ class SchedulerSettings:
                 f"scheduler settings: without chunked prefill max_num_batched_tokens {self.max_num_batched_tokens} "
                 f"must be at least max_model_len {self.max_model_len}"
             )
+        retention = self.prefix_cache_retention_interval or 0
+        if retention % self.block_size or (retention and not (self.windows or self.state_groups)):
+            raise SpecError(
+                f"scheduler settings: prefix_cache_retention_interval is {retention}; the engine takes 0, and of a "
+                f"model with windows or states multiples of its blocks, here {self.block_size} tokens"
+            )
         if list(self.capture_sizes) != sorted(set(self.capture_sizes)) or min(self.capture_sizes, default=1) < 1:
             sizes = ",".join(map(str, self.capture_sizes))
             raise SpecError(f"scheduler settings: capture_sizes {sizes}; they must ascend and be 1 or more")
@@ -113,12 +120,12 @@ class SchedulerSettings:
     @property
     def seats(self) -> int:
         """Requests that may run at once."""
-        return self.max_num_seqs if self.max_num_active_seqs is None else self.max_num_active_seqs
+        return min(self.max_num_seqs, self.max_num_active_seqs or self.max_num_seqs)
 
     @property
     def scheduled_tokens(self) -> int:
         """Tokens that a step may hold."""
-        return self.max_num_batched_tokens if self.max_num_scheduled_tokens is None else self.max_num_scheduled_tokens
+        return min(self.max_num_batched_tokens, self.max_num_scheduled_tokens or self.max_num_batched_tokens)
 
     @property
     def caches_prefixes(self) -> bool:
@@ -163,6 +170,8 @@ VLLM_OVERHEADS = Overheads(
 
 #: The release in which prompts keep a cadence without data parallelism, and a preempted request is passed over.
 _COUNTS_STEPS = Version(0, 33)
+#: The release from which windows and states are kept sparsely unless a flag says otherwise (`config/cache.py`).
+_KEEPS_SPARSELY = Version(0, 29)
 
 
 def release_rules(version: Version, *, shares_core: bool) -> dict[str, Any]:
@@ -173,8 +182,11 @@ def release_rules(version: Version, *, shares_core: bool) -> dict[str, Any]:
         shares_core: data ranks take their turns together (of a model with experts).
     """
     since = version >= _COUNTS_STEPS
-    cadence = PrefillCadence.STEPS if since and not shares_core else PrefillCadence.TURNS
-    return {"passes_over_preempted": since, "prefill_cadence": cadence}
+    return {
+        "passes_over_preempted": since,
+        "prefill_cadence": PrefillCadence.STEPS if since and not shares_core else PrefillCadence.TURNS,
+        "prefix_cache_retention_interval": 0 if version >= _KEEPS_SPARSELY else None,
+    }
 
 
 def vllm_settings(deployment: Deployment, kv_cache: KvCache) -> SchedulerSettings:
@@ -188,6 +200,14 @@ def vllm_settings(deployment: Deployment, kv_cache: KvCache) -> SchedulerSetting
     model = cache_model(deployment)
     caches = [group.caches[0] for group in group_layers(model)]
     kinds = Counter(cache.kind for cache in caches)
+    version = parse_version(deployment.version)
+    shares_core = deployment.layout.dp > 1 and deployment.architecture.has_experts
+    rules = release_rules(version, shares_core=shares_core)
+    if rules["prefill_cadence"] is PrefillCadence.STEPS or shares_core:
+        rules["prefill_schedule_interval"] = int(flags["prefill_schedule_interval"])
+    for name in ("max_num_active_seqs", "max_num_scheduled_tokens", "prefix_cache_retention_interval"):
+        if flags.get(name) is not None:
+            rules[name] = int(flags[name])
     return SchedulerSettings(
         regime=chosen.regime,
         stages=deployment.stages,
@@ -196,18 +216,20 @@ def vllm_settings(deployment: Deployment, kv_cache: KvCache) -> SchedulerSetting
         max_num_seqs=int(flags["max_num_seqs"]),
         max_model_len=model.max_model_len,
         long_prefill_token_threshold=int(flags["long_prefill_token_threshold"]),
+        long_prefill_token_threshold_adaptive=bool(flags.get("long_prefill_token_threshold_adaptive")),
         enable_chunked_prefill=bool(flags["enable_chunked_prefill"]),
         reserve_full_isl=bool(flags["scheduler_reserve_full_isl"]),
         watermark=float(flags["watermark"]),
         num_blocks=kv_cache.num_blocks,
         block_size=kv_cache.block_size,
         full_groups=kinds[Cache.TOKENS],
-        state_groups=kinds[Cache.STATE] * min(model.state_blocks, 2),
+        state_groups=kinds[Cache.STATE],
         windows=tuple(cache.window for cache in caches if cache.kind is Cache.WINDOW and cache.window),
+        full_groups_last=len(kinds) > 1 and caches[-1].kind is Cache.TOKENS,
         align_chunks=flags["mamba_cache_mode"] == "align" and kinds[Cache.STATE] > 0,
+        state_export_alignment=state_export(deployment).alignment,
         enable_prefix_caching=bool(flags["enable_prefix_caching"]),
         scheduling_policy=SchedulingPolicy(str(flags["scheduling_policy"])),
-        # vLLM 0.33 v1/engine/core.py: only the core of a data-parallel engine looks at it.
-        prefill_schedule_interval=int(flags["prefill_schedule_interval"]) if deployment.layout.dp > 1 else 1,
         capture_sizes=capture_sizes(flags, deployment.gpu),
+        **rules,
     )
