@@ -99,7 +99,9 @@ EXAMPLES: dict[str, dict[str, Example]] = {
         "watermark": Example("tight", 0.3),
         "max_num_active_seqs": Example("dense", 4),
         "max_num_scheduled_tokens": Example("dense", 512),
-        "long_prefill_token_threshold_adaptive": Example("dense", True, with_flags={"long_prefill_token_threshold": 16}),
+        "long_prefill_token_threshold_adaptive": Example(
+            "dense", True, with_flags={"long_prefill_token_threshold": 16}
+        ),
         "prefix_cache_retention_interval": Example("hybrid", 1 << 14),
         "scheduler_reserve_full_isl": Example("tight", False, with_flags={"max_num_batched_tokens": 128}),
         "prefill_schedule_interval": Example("experts", 8, with_flags={"max_num_batched_tokens": 256}),

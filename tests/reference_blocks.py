@@ -253,7 +253,7 @@ class Cache:
                     if block.users == 0:
                         self.queue.remove(block)
                     block.users += 1
-            seq.tables.append([None] * gone + hit[gone:])
+            seq.tables.append([*[None] * gone, *hit[gone:]])
             seq.named.append(len(hit))
         self.extend(seq, start, start + new)
         return True

@@ -23,8 +23,9 @@ VLLM_COVERAGE: Mapping[str, Covered] = covered((
         pipeline_parallel_size tensor_parallel_size data_parallel_size decode_context_parallel_size
         prefill_context_parallel_size enable_expert_parallel all2all_backend disable_custom_all_reduce quantization
         kv_cache_dtype_skip_layers cpu_offload_gb offload_backend offload_group_size eplb_config limit_mm_per_prompt
-        mamba_cache_dtype mamba_ssm_cache_dtype disable_hybrid_kv_cache_manager VLLM_KV_CACHE_LAYOUT max_num_scheduled_tokens
-        max_num_active_seqs long_prefill_token_threshold_adaptive prefix_cache_retention_interval
+        mamba_cache_dtype mamba_ssm_cache_dtype disable_hybrid_kv_cache_manager VLLM_KV_CACHE_LAYOUT
+        max_num_scheduled_tokens max_num_active_seqs long_prefill_token_threshold_adaptive
+        prefix_cache_retention_interval
     """),
     (_NOT, DRAFTING, "speculative_config spec_method spec_model spec_tokens"),
     (_NOT, "the simulated scheduler does not heed it yet", """

@@ -69,7 +69,7 @@ def scenarios(draw: st.DrawFn, most_output: int = 24) -> Scenario:
         else:
             before = None
         shared = draw(st.integers(least + 1, prompt)) if groups and prompt > least and draw(st.booleans()) else 0
-        prefix = (SharedPrefix(draw(st.sampled_from(groups)), shared),) if shared else ()
+        prefix: tuple[SharedPrefix, ...] = (SharedPrefix(draw(st.sampled_from(groups)), shared),) if shared else ()
         if shared and shared < prompt and draw(st.booleans()):
             prefix += (SharedPrefix(draw(st.sampled_from("xy")), draw(st.integers(shared + 1, prompt))),)
         requests.append(

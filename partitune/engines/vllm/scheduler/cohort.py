@@ -45,9 +45,12 @@ class Block:
 
 @dataclass(slots=True)
 class Row:
-    """The blocks of a request in one group, by position; None where it holds none (any more)."""
+    """The blocks of a request in the groups of one kind, by position: one a group, or none yet that can be found.
 
-    blocks: list[Block | None]
+    None: the request holds no blocks there (any more).
+    """
+
+    blocks: list[tuple[Block, ...] | None]
     gone: int  # positions from the beginning that were given back
     named: int  # positions from the beginning whose content others find, as far as it is worth keeping
 

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.scheduler.fast_forward import fast_forward
-from partitune.engines.vllm.scheduler.queues import kv_pool
+from partitune.engines.vllm.scheduler.pools import pool_of
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.engines.vllm.scheduler.state import EngineState
 from partitune.engines.vllm.scheduler.traced import TracedState
 from partitune.errors import OutOfMemory, SpecError, Stalled
-from partitune.simulation.request import Client, Request
+from partitune.simulation.request import Request
 from partitune.simulation.run import Overheads, Run
 
 
@@ -51,10 +51,9 @@ def simulate(
         OutOfMemory: a request that can never hold its KV blocks; `excess` is in blocks.
         Stalled: requests are left and none can be scheduled (a fault of the simulator).
     """
-    client = Client(requests, concurrency)
     _check(requests, settings, costs)
     kind = TracedState if record_timeline else EngineState
-    state = kind(requests, settings, costs, overheads, client, context_step, record_steps)
+    state = kind(requests, settings, costs, overheads, concurrency, context_step, record_steps)
     _loop(state)
     return state.result()
 
@@ -62,7 +61,7 @@ def simulate(
 def _check(requests: Sequence[Request], settings: SchedulerSettings, costs: StageCosts) -> None:
     if costs.stages != settings.stages:
         raise SpecError(f"the costs are for {costs.stages} stages, the settings say {settings.stages}")
-    pool = kv_pool(settings)
+    pool = pool_of(settings)
     for request in requests:
         total = request.prompt_tokens + request.output_tokens
         if total > settings.max_model_len:

@@ -1,218 +1,165 @@
 """KV blocks of a model whose layers differ: some keep every token, others the last ones of a window, or a fixed state.
 
-Decision: what a request holds is a row of blocks a group, as in the engine, because which of them it still holds
-follows from what was scheduled, what has come back and what was found, and no count says that. A fixed state that is
+Decision: what a request holds is a row of blocks, as in the engine, because which of them it still holds follows from
+what was scheduled, what has come back and what was found, and no count says that. Groups of one kind hold the same
+positions always, so they share a row. A fixed state that is
 kept at block borders is a window of two tokens whose row is filled at its end only: one block at admission, one more
 when a chunk or a token enters a new block, the older one back once that step has come back, so every chunk in flight
-keeps its own. A block gets a name when its content can be found; the others are alike. Free blocks without content are
-handed out first, then the named ones in the order in which they were given back, which forgets what they hold.
+keeps its own.
 
-Source: vLLM 0.33.0 `v1/core/single_type_kv_cache_manager.py` (SingleTypeKVCacheManager, SlidingWindowManager,
-MambaManager in cache mode "align"), `kv_cache_coordinator.py` (HybridKVCacheCoordinator), `block_pool.py`. Simplified:
-blocks of all groups have the same number of tokens, and so have hashes.
+Source: vLLM 0.33.0 `v1/core/kv_cache_manager.py` (allocate_slots), `v1/core/single_type_kv_cache_manager.py`
+(SingleTypeKVCacheManager, SlidingWindowManager, MambaManager in cache mode "align"), `kv_cache_coordinator.py`
+(HybridKVCacheCoordinator). Simplified: blocks of all groups have the same number of tokens, and so have hashes.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 from partitune.engines.vllm.scheduler.cohort import Block, Cohort, Live, Row
-from partitune.engines.vllm.scheduler.kv_pool import Hit, KvPool
+from partitune.engines.vllm.scheduler.kinds import Kind, kinds_of
+from partitune.engines.vllm.scheduler.kv_pool import Hit
+from partitune.engines.vllm.scheduler.named_pool import OWN, UNNAMED, NamedPool
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.errors import Stalled
 
-_UNNAMED = Block((-1, -1, -1))  # any held block whose content nobody can find
-_STATE_WINDOW = 2  # a state is needed by the token that follows, MambaManager.get_num_skipped_tokens
 
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Layers that share a row of blocks."""
-
-    window: int = 0  # tokens; 0: every token is kept
-    state: bool = False
-    need: int = 1  # blocks in a row that a hit takes from it; of a window those that it sees
-    cap: int | None = None  # blocks that admission counts at most
-    segment: int = 1  # the last `need` blocks of so many are kept for others; 0: none
-
-
-class GroupPool(KvPool):
-    """A pool of named blocks."""
+class GroupPool(NamedPool):
+    """A pool for groups of several kinds."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         super().__init__(settings)
-        self.caches = settings.caches_prefixes
-        retention = settings.prefix_cache_retention_interval
-        segment = 1 if retention is None else retention // self._block
-        in_flight = settings.slots * settings.max_num_batched_tokens
-        full, others = [Group()] * settings.full_groups, []
-        for window in settings.windows:
-            need = -(-(window - 1) // self._block)
-            cap = -(-min(window - 1 + in_flight, settings.max_model_len) // self._block) + 1
-            others.append(Group(window, need=need, cap=cap, segment=segment))
-        if settings.align_chunks:
-            others += [Group(_STATE_WINDOW, state=True, segment=segment)] * settings.state_groups
-        self._groups = [*others, *full] if settings.full_groups_last else [*full, *others]
-        self._alike: list[tuple[Group, list[int]]] = []  # groups looked up together, those of every token first
-        for group in sorted(dict.fromkeys(self._groups), key=lambda each: each.window > 0):
-            self._alike.append((group, [i for i, each in enumerate(self._groups) if each == group]))
-        self.trims = tuple(sorted({group.window for group in self._groups if group.window}))
-        self.growing = len(self._groups)
+        self._exports_once = (
+            settings.prefix_cache_retention_interval == 0
+        )  # only the chunk that ends a prompt saves a state on the way
         self._settings = settings
-        self._every_chunk = retention != 0  # exports its state, not only the one that ends the prompt
-        self._blank = self.free
-        self._queue: OrderedDict[Block, None] = OrderedDict()  # free blocks whose content can be found
-        self._known: dict[tuple[int, int, int], list[Block]] = {}  # (group, owner, position) -> copies
-        self._new_states: set[tuple[int, int, int]] = set()  # named in this very step
+        self._kinds = kinds_of(settings)
+        self._lookups = sorted(self._kinds, key=lambda kind: kind.window > 0)  # those of every token first
+        self.growing = sum(kind.count for kind in self._kinds)
+        self.trims = tuple(sorted({kind.window for kind in self._kinds if kind.window}))
 
     def most(self, tokens: int) -> int:
         """Blocks that one request of `tokens` tokens holds at most, one chunk of it in flight."""
-        exports = int(self._settings.state_export_alignment is not None)
+        blocks = -(-tokens // self._block)
+        states = 2 + (self._settings.state_export_alignment is not None)
         return self._fixed + sum(
-            min(2 + exports, -(-tokens // self._block))
-            if group.state
-            else self._capped(group, -(-tokens // self._block))
-            for group in self._groups
+            kind.count * min(blocks, states if kind.state else kind.cap or blocks) for kind in self._kinds
         )
 
-    def begin_step(self) -> None:
-        """States named in the step before can be found from now on."""
-        if self._new_states:
-            self._new_states.clear()
+    def bound(self, tokens: int) -> int:
+        """As the base, where every step in flight may keep a state, and one that it exports."""
+        blocks = -(-(tokens + self._slots + 1) // self._block)
+        exports = self._settings.state_export_alignment is not None
+        states = (self._slots + 2) * (1 + exports)
+        return self._fixed + sum(
+            kind.count * min(blocks, states if kind.state else kind.cap or blocks) for kind in self._kinds
+        )
 
     # What others left.
 
     def find(self, live: Live) -> Hit:
         """The longest beginning that every group still has, its blocks, and how far the longest group went."""
-        if not self.caches:
+        if not self.caches or not (live.preempted or len(live.texts) > 1 or live.continued):
             return Hit()
         length = (live.to_compute - 1) // self._block
-        longest, whole = 0, -1  # blocks; -1: groups of every token are not looked up yet
-        rows: list[list[Block | None]] = [[] for _ in self._groups]
+        longest = 0
+        whole = -1  # blocks of the groups of every token, once they were looked up
+        found: dict[Kind, list[tuple[Block, ...] | None]] = {}
         while True:
             shortest = length
-            for group, indices in self._alike:
-                if not group.window and whole >= 0:
+            for kind in self._lookups:
+                if not kind.window and whole >= 0:
                     shortest = min(shortest, whole)
                     continue
-                found = (
-                    self._run(live, indices, shortest)
-                    if not group.window
-                    else self._seen(live, indices, shortest, group)
-                )
-                for index, blocks in zip(indices, found, strict=True):
-                    rows[index] = blocks
-                shortest = len(found[0])
-                whole = shortest if not group.window else whole
+                found[kind] = (self._seen if kind.window else self._run)(live, kind, shortest)
+                shortest = len(found[kind])
                 longest = max(longest, shortest)
+                if not kind.window:
+                    whole = shortest
             if shortest >= length:
                 break
             length = shortest
-        for index, group in enumerate(self._groups):
-            if not group.window:
-                del rows[index][length:]
+        rows = [found[kind][:length] for kind in self._kinds]
         return Hit(length * self._block, rows=rows, junction=longest * self._block if longest > length else 0)
 
-    def _copies(self, live: Live, indices: Sequence[int], position: int) -> list[Block] | None:
-        owner = live.owner(position)
-        found = []
-        for index in indices:
-            if not (copies := self._known.get((index, owner, position))):
-                return None
-            found.append(copies[0])
-        return found
-
-    def _run(self, live: Live, indices: Sequence[int], most: int) -> list[list[Block | None]]:
+    def _run(self, live: Live, kind: Kind, most: int) -> list[tuple[Block, ...] | None]:
         """From the beginning as far as it goes."""
-        rows: list[list[Block | None]] = [[] for _ in indices]
-        for position in range(most):
-            found = self._copies(live, indices, position)
-            if found is None:
-                break
-            for row, block in zip(rows, found, strict=True):
-                row.append(block)
-        return rows
+        row: list[tuple[Block, ...] | None] = []
+        while len(row) < most and (blocks := self._copies(live, kind, len(row))):
+            row.append(blocks)
+        return row
 
-    def _seen(self, live: Live, indices: Sequence[int], most: int, group: Group) -> list[list[Block | None]]:
-        """The last place of which a window has all it sees; with fewer blocks only right from the beginning."""
-        rows: list[list[Block | None]] = [[None] * most for _ in indices]
-        row = 0
-        end = 0
+    def _seen(self, live: Live, kind: Kind, most: int) -> list[tuple[Block, ...] | None]:
+        """Up to the last place of which a window has all it sees; with fewer only right from the beginning."""
+        row: list[tuple[Block, ...] | None] = [None] * most
+        count = 0
         for position in range(most - 1, -1, -1):
-            found = self._copies(live, indices, position)
-            if found is None:
-                row = 0
-                continue
-            for blocks, block in zip(rows, found, strict=True):
-                blocks[position] = block
-            row += 1
-            if row >= group.need:
-                end = position + row
-                break
-        else:
-            end = row
-        for blocks in rows:
-            del blocks[end:]
-        return rows
+            blocks = self._copies(live, kind, position)
+            count = count + 1 if blocks else 0
+            row[position] = blocks or None
+            if count >= kind.need:
+                return row[: position + count]
+        return row[:count]
 
     # What a request holds.
 
     def admit(self, live: Live, hit: Hit, new: int, spare: int) -> bool:
-        """As the base, group by group; states that are named in this very step cannot be taken over yet."""
-        rows = hit.rows or [[]] * len(self._groups)
-        if any(
-            group.state and row and row[-1] and row[-1].key in self._new_states
-            for group, row in zip(self._groups, rows, strict=True)
+        """As the base, kind by kind; states that are named in this very step cannot be taken over yet."""
+        if self._new_states and any(
+            kind.state and row and row[-1] and row[-1][0].key in self._new_states
+            for kind, row in zip(self._kinds, hit.rows, strict=False)
         ):
             return False
-        free = self.free - spare
-        end = hit.tokens + new
-        if self._reserves and self._newcomer(live, rows, hit.tokens, live.to_compute, capped=True) > free:
+        free, end = self.free - spare, hit.tokens + new
+        if self._reserves and self._newcomer(live, hit, live.to_compute, capped=True) > free:
             return False
-        if self._newcomer(live, rows, hit.tokens, end, capped=False) > free:
+        # What finds nothing needs less for its first chunk, unless that exports a state which the last one would not.
+        less = self._reserves and self._exports_once and not hit.tokens
+        if not less and self._newcomer(live, hit, end, capped=False) > free:
             return False
-        live.rows = []
-        for group, blocks in zip(self._groups, rows, strict=True):
-            gone = self._behind(group, hit.tokens)
-            for block in blocks[gone:]:
-                if block is not None:
-                    if not block.users:
-                        del self._queue[block]
-                        self.free -= 1
-                    block.users += 1
-            live.rows.append(Row([*[None] * min(gone, len(blocks)), *blocks[gone:]], gone, len(blocks)))
+        if hit.rows:
+            live.rows = [
+                self._adopt_row(kind, row, hit.tokens) for kind, row in zip(self._kinds, hit.rows, strict=True)
+            ]
+        else:
+            live.rows = [Row([], 0, 0) for _ in self._kinds]
         self._take(self._fixed)
         self._extend(live, end, self._exports(live, hit.tokens, end), live.to_compute)
         return True
 
-    def _newcomer(
-        self, live: Live, rows: Sequence[Sequence[Block | None]], start: int, end: int, *, capped: bool
-    ) -> int:
+    def _newcomer(self, live: Live, hit: Hit, end: int, *, capped: bool) -> int:
+        """Blocks that must be free for its first `end` tokens, those that it finds among free ones included."""
         blocks = -(-end // self._block)
-        exports = self._exports(live, start, end)
+        exports = self._exports(live, hit.tokens, end)
         total = self._fixed
-        for group, row in zip(self._groups, rows, strict=True):
-            gone = self._behind(group, start)
-            if group.state:
-                total += min(max(blocks - len(row), 0), 1 + exports)
-            else:
-                wanted = self._capped(group, blocks) if capped else blocks
-                total += max(wanted - max(gone, len(row)), 0)
-            total += sum(block is not None and not block.users for block in row[gone:])
+        for number, kind in enumerate(self._kinds):
+            wanted = min(blocks, kind.cap) if capped and kind.cap else blocks
+            if hit.rows:
+                row, gone = hit.rows[number], kind.behind(hit.tokens, self._block)
+                wanted = max(wanted - max(len(row), 0 if kind.state else gone), 0)
+                total += sum(not block.users for entry in row[gone:] if entry for block in entry)
+            total += kind.count * (min(wanted, 1 + exports) if kind.state else wanted)
         return total
+
+    def _adopt_row(self, kind: Kind, row: list[tuple[Block, ...] | None], tokens: int) -> Row:
+        gone = min(kind.behind(tokens, self._block), len(row))
+        for entry in row[gone:]:
+            for block in entry or ():
+                if not block.users:
+                    del self._queue[block]
+                    self.free -= 1
+                block.users += 1
+        return Row([*[None] * gone, *row[gone:]], gone, len(row))
 
     def missing(self, live: Live, tokens: int) -> int:
         """Blocks that `live` lacks to have `tokens` tokens, what it gives back before not counted."""
-        blocks = -(-tokens // self._block)
-        if blocks <= len(live.rows[0].blocks):
+        more = -(-tokens // self._block) - len(live.rows[0].blocks)
+        if more <= 0:
             return 0
-        exports = self._exports(live, live.computed, tokens) if live.reading else 0
-        more = blocks - len(live.rows[0].blocks)
-        return sum(min(more, 1 + exports) if group.state else more for group in self._groups)
+        states = min(more, 1 + (self._exports(live, live.computed, tokens) if live.reading else 0))
+        return sum(kind.count * (states if kind.state else more) for kind in self._kinds)
 
     def grow(self, live: Live, tokens: int) -> bool:
         """As the base; first the request gives back what no step in flight reads any more."""
@@ -233,54 +180,52 @@ class GroupPool(KvPool):
 
     def _extend(self, live: Live, end: int, exports: int, known: int) -> None:
         """Add the blocks of the tokens up to `end`, which are free, and name those of the first `known`."""
-        blocks = -(-end // self._block)
-        for group, row in zip(self._groups, live.rows, strict=True):
-            more = blocks - len(row.blocks)
-            if more > 0:
-                held = min(more, 1 + exports) if group.state else more
-                row.blocks += [None] * (more - held)
-                row.blocks += [_UNNAMED] * held
-                self._take(held)
-        self._measure(live)
-        self.write(live, min(end, known))
+        more = -(-end // self._block) - len(live.rows[0].blocks)
+        if more > 0:
+            for kind, row in zip(self._kinds, live.rows, strict=True):
+                held = min(more, 1 + exports) if kind.state else more
+                row.blocks += [None] * (more - held) + [UNNAMED] * held
+                self._take(held * kind.count)
+            self._measure(live)
+        if self.caches:
+            self.write(live, min(end, known))
 
     def _measure(self, live: Live) -> None:
         """Note until when nothing changes: tokens that fit, and tokens back at which some are given back."""
         live.covered = len(live.rows[0].blocks) * self._block
-        pairs = zip(self._groups, live.rows, strict=True)
-        live.trims_at = min(
-            ((row.gone + 1) * self._block + group.window - 1 for group, row in pairs if group.window), default=math.inf
-        )
-
-    def _behind(self, group: Group, tokens: int) -> int:
-        """Blocks that a group does not read any more after `tokens` tokens."""
-        return max(0, tokens - group.window + 1) // self._block if group.window else 0
-
-    def _capped(self, group: Group, blocks: int) -> int:
-        return blocks if group.cap is None else min(blocks, group.cap)
+        live.trims_at = math.inf
+        for kind, row in zip(self._kinds, live.rows, strict=True):
+            if kind.window:
+                live.trims_at = min(live.trims_at, (row.gone + 1) * self._block + kind.window - 1)
 
     def _exports(self, live: Live, start: int, end: int) -> int:
         """1 where a chunk saves the state of its last border on the way, in a block of its own."""
-        if end < live.prompt_end and not self._every_chunk:
+        settings = self._settings
+        if settings.state_export_alignment is None or (self._exports_once and end < live.prompt_end):
             return 0
-        return int(self._settings.exports_state(start, end, (end - 1) // self._block * self._block))
+        return int(settings.exports_state(start, end, (end - 1) // self._block * self._block))
 
     def _trim(self, live: Live, processed: int) -> None:
         """Give back what lies behind the windows, newest first, as tokens come back (remove_skipped_blocks)."""
-        for index, (group, row) in enumerate(zip(self._groups, live.rows, strict=True)):
-            gone = min(self._behind(group, processed), len(row.blocks))
+        for kind, row in zip(self._kinds, live.rows, strict=True):
+            gone = min(kind.behind(processed, self._block), len(row.blocks))
             if gone > row.gone:
-                self._name_row(live, index, row, gone)
-                self._give(row.blocks[position] for position in range(gone - 1, row.gone - 1, -1))
+                if self.caches:
+                    self._keep(live, kind, row, gone)
+                    self._name_own(live, kind, row, gone)
+                self._give(kind, row.blocks[row.gone : gone])
                 row.blocks[row.gone : gone] = [None] * (gone - row.gone)
                 row.gone = gone
         self._measure(live)
 
-    def release(self, live: Live, cached_tokens: int, *, comes_back: bool) -> None:  # noqa: ARG002
+    def release(self, live: Live, cached_tokens: int, *, comes_back: bool) -> None:
         """Take everything back from `live`, of which the first `cached_tokens` tokens can be found."""
-        self.write(live, cached_tokens)
-        for row in live.rows:
-            self._give(reversed(row.blocks))
+        if self.caches:
+            self.write(live, cached_tokens)
+        for kind, row in zip(self._kinds, live.rows, strict=True):
+            if comes_back:
+                self._name_own(live, kind, row, len(row.blocks))
+            self._give(kind, row.blocks[row.gone :])
         live.rows = []
         self.free += self._fixed
         self._blank += self._fixed
@@ -288,67 +233,33 @@ class GroupPool(KvPool):
     # Names.
 
     def write(self, live: Live, tokens: int) -> None:
-        """As the base: blocks that are worth keeping get their names."""
+        """As the base: blocks that are worth keeping are kept for those who may ask for them."""
         end = tokens // self._block
-        if self.caches:
-            for index, row in enumerate(live.rows):
-                if row.named < end:
-                    self._name_row(live, index, row, end)
+        for kind, row in zip(self._kinds, live.rows, strict=True):
+            if row.named < end:
+                self._keep(live, kind, row, end)
 
-    def _name_row(self, live: Live, index: int, row: Row, end: int) -> None:
-        if not self.caches:
-            return
-        group = self._groups[index]
-        for position in self._kept(live, group, row.named, min(end, len(row.blocks))):
-            if row.blocks[position] is not _UNNAMED:
-                continue
-            block = row.blocks[position] = Block((index, live.owner(position), position), 1)
-            self._known.setdefault(block.key, []).append(block)
-            if group.state:
-                self._new_states.add(block.key)
+    def _keep(self, live: Live, kind: Kind, row: Row, end: int) -> None:
+        for position in kind.kept(live, self._block, range(row.named, min(end, len(row.blocks)))):
+            if row.blocks[position] is UNNAMED:
+                row.blocks[position] = OWN if position >= live.shared_blocks else self._named(live, kind, position)
         row.named = max(row.named, end)
 
-    def _kept(self, live: Live, group: Group, start: int, end: int) -> Iterable[int]:
-        """Positions whose content is worth keeping (reachable_block_mask)."""
-        if not group.window or (group.segment and group.need >= group.segment):
-            return range(start, end)
-        kept = {p for p in range(start, end) if group.segment and p % group.segment >= group.segment - group.need}
-        for border in {(live.prompt - 1) // self._block, live.junction // self._block}:
-            kept.update(range(max(start, border - group.need), min(end, border)))
-        return sorted(kept)
-
-    # Free blocks.
-
-    def _take(self, count: int) -> None:
-        self.free -= count
-        self._blank -= count
-        while self._blank < 0:
-            oldest, _ = self._queue.popitem(last=False)
-            copies = self._known[oldest.key]
-            copies.remove(oldest)
-            if not copies:
-                del self._known[oldest.key]
-            self._blank += 1
-
-    def _give(self, blocks: Iterable[Block | None]) -> None:
-        for block in blocks:
-            if block is _UNNAMED:
-                self._blank += 1
-                self.free += 1
-            elif block is not None:
-                block.users -= 1
-                if not block.users:
-                    self._queue[block] = None
-                    self.free += 1
+    def _name_own(self, live: Live, kind: Kind, row: Row, end: int) -> None:
+        """Let it find its own text again, of which the blocks up to `end` are given back."""
+        for position in range(row.gone, end):
+            if row.blocks[position] is OWN:
+                row.blocks[position] = self._named(live, kind, position)
 
     def catch_up(self, turns: Sequence[tuple[Cohort, int]], running: Sequence[Live]) -> None:
         """As the base, but in the order of the skipped steps, since that decides what is forgotten."""
-        places = {live: place for place, live in enumerate(running)}
         events = []
+        places: dict[Live, int] = {}
         for turn, (cohort, rounds) in enumerate(turns):
             for live in cohort.members:
                 before = live.context - rounds
-                if (first := self._next(live, before, cohort.lag)) <= rounds:
+                if (first := _next(live, before, cohort.lag)) <= rounds:
+                    places = places or {each: place for place, each in enumerate(running)}
                     events.append((first, turn, places[live], live, before))
         heapify(events)
         while events:
@@ -357,12 +268,13 @@ class GroupPool(KvPool):
             end = before + number
             if not self._grow(live, end, end - 1 - cohort.lag):
                 raise Stalled(f"request {live.request.id}: steps were skipped for which no KV blocks are free")
-            following = self._next(live, before, cohort.lag)
+            following = _next(live, before, cohort.lag)
             if following <= rounds:
                 heapreplace(events, (following, turn, place, live, before))
             else:
                 heappop(events)
 
-    def _next(self, live: Live, before: int, lag: int) -> int:
-        """The next round at whose step a request with `before` tokens before the first takes or gives blocks."""
-        return int(min(live.covered + 1 - before, live.trims_at + lag + 1 - before))
+
+def _next(live: Live, before: int, lag: int) -> int:
+    """The next round at whose step a request with `before` tokens before the first takes or gives blocks."""
+    return int(min(live.covered + 1 - before, live.trims_at + lag + 1 - before))

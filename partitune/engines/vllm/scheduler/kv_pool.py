@@ -26,7 +26,7 @@ class Hit:
     free_blocks: int = 0  # those of them that count as free until it takes them
     shared: list[Cached] = field(default_factory=list)
     own: range = field(default=range(0))
-    rows: list[list[Block | None]] = field(default_factory=list)  # one of every group, where groups differ
+    rows: list[list[tuple[Block, ...] | None]] = field(default_factory=list)  # a row a kind, where groups differ
     junction: int = 0  # tokens that would have been found but for windows and states
 
 
@@ -37,6 +37,7 @@ class KvPool:
     """The free blocks of the whole engine, whose content is lost."""
 
     caches = False  # whether content can be found again
+    ample = False  # whether blocks never run out, so that nobody needs to ask for them
     trims: tuple[int, ...] = ()  # windows (tokens) behind which a running request gives blocks back
 
     def __init__(self, settings: SchedulerSettings) -> None:
@@ -47,10 +48,15 @@ class KvPool:
         self.growing = settings.full_groups  # blocks that a request takes at most as it enters a new one
         self._fixed = 0 if settings.align_chunks else settings.state_groups
         self._reserves = settings.reserve_full_isl
+        self._slots = settings.slots
 
     def most(self, tokens: int) -> int:
         """Blocks that one request of `tokens` tokens holds at most, alone in the engine."""
         return self._full * -(-tokens // self._block) + self._fixed
+
+    def bound(self, tokens: int) -> int:
+        """Blocks that a request of `tokens` tokens can never exceed; some regimes schedule past its last token."""
+        return self.most(tokens + self._slots + 1)
 
     def begin_step(self) -> None:
         """A step is about to be filled."""

@@ -16,9 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
-from partitune.engines.vllm.scheduler.group_pool import GroupPool
 from partitune.engines.vllm.scheduler.kv_pool import KvPool
-from partitune.engines.vllm.scheduler.prefix_cache import PrefixCache
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
 
 
@@ -37,20 +35,12 @@ def rank(live: Live) -> tuple[int, int]:
     return live.request.priority, live.number
 
 
-def kv_pool(settings: SchedulerSettings) -> KvPool:
-    """The pool for a model whose groups of layers are as the settings say."""
-    caches = settings.caches_prefixes
-    if settings.windows or (settings.align_chunks and settings.state_groups) or (caches and settings.full_groups > 1):
-        return GroupPool(settings)
-    return PrefixCache(settings) if caches else KvPool(settings)
-
-
 class Queues:
     """Everyone who waits or runs."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, pool: KvPool) -> None:
         self.settings = settings
-        self.pool = kv_pool(settings)
+        self.pool = pool
         self.by_priority = settings.scheduling_policy is SchedulingPolicy.PRIORITY
         self.waiting: deque[Live] = deque()  # the head is the next to be admitted
         self.running: list[Live] = []  # in order of admission

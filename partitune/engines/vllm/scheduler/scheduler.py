@@ -17,6 +17,7 @@ from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.admission import admit
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
 from partitune.engines.vllm.scheduler.exact_step import ExactStep, move
+from partitune.engines.vllm.scheduler.kv_pool import KvPool
 from partitune.engines.vllm.scheduler.queues import Limits, Queues
 from partitune.engines.vllm.scheduler.settings import PrefillCadence, SchedulerSettings
 
@@ -42,8 +43,8 @@ class SchedulerOutput:
 class Scheduler(Queues):
     """The scheduler of one engine core."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: SchedulerSettings, pool: KvPool) -> None:
+        super().__init__(settings, pool)
         self.finished_unflushed = False  # the engine tells the workers in one more step
         self.wave_step = 0  # since when there was always a request to serve
         self.waiting_bound = False  # the last step that could admit prompts left some waiting
@@ -141,7 +142,29 @@ class Scheduler(Queues):
 
     def _allocate_all(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> bool:
         """Give every decode and chunk its blocks, or nobody."""
-        pool, block = self.pool, self.settings.block_size
+        pool = self.pool
+        if pool.ample:
+            for cohort in due:
+                cohort.fresh.clear()
+            return True
+        grants = self._grants(due, chunks)
+        if not grants:
+            return True
+        missing = sum(pool.missing(live, tokens) for live, tokens in grants.items())
+        if missing > pool.free:
+            return False
+        left = pool.free - missing
+        self._give(grants)
+        if pool.free > left and self.waiting:  # windows and states gave some back: somebody may be admitted now
+            self.quiet_steps = 0
+        for cohort in due:
+            cohort.looked = cohort.delivered
+            cohort.fresh = [live for live in cohort.fresh if not self._watch(cohort, live)]
+        return True
+
+    def _grants(self, due: list[Cohort], chunks: list[tuple[Live, int]]) -> dict[Live, int]:
+        """Who may take blocks in this step or give some back, and the tokens it then has."""
+        block = self.settings.block_size
         grants: dict[Live, int] = {}
         for cohort in due:
             for live in cohort.fresh:
@@ -153,19 +176,7 @@ class Scheduler(Queues):
                     grants[live] = live.context + 1
         for live, new in chunks:
             grants[live] = live.computed + new
-        if not grants:
-            return True
-        missing = sum(pool.missing(live, tokens) for live, tokens in grants.items())
-        if missing > pool.free:
-            return False
-        left = pool.free - missing
-        self._give(grants)
-        if pool.free > left:  # windows and states gave some back: somebody may be admitted now
-            self.quiet_steps = 0
-        for cohort in due:
-            cohort.looked = cohort.delivered
-            cohort.fresh = [live for live in cohort.fresh if not self._watch(cohort, live)]
-        return True
+        return grants
 
     def _give(self, grants: dict[Live, int]) -> None:
         """Hand out what fits: in the engine's order where that decides what the cache forgets."""

@@ -14,6 +14,7 @@ from partitune.costs.cost_model import StageCosts
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.cohort import Live
 from partitune.engines.vllm.scheduler.pipeline import BatchCost, Passage, Pipeline
+from partitune.engines.vllm.scheduler.pools import kv_pool
 from partitune.engines.vllm.scheduler.scheduler import Scheduler, SchedulerOutput
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings
 from partitune.simulation.content import spans
@@ -29,7 +30,7 @@ class EngineState:
     settings: SchedulerSettings
     costs: StageCosts
     overheads: Overheads
-    client: Client
+    concurrency: int | None
     context_step: int
     record_steps: bool
 
@@ -39,7 +40,8 @@ class EngineState:
             name: tuple((span.end // block, span.owner) for span in text) for name, text in spans(self.requests).items()
         }
         self.continued = {request.continues for request in self.requests}
-        self.scheduler = Scheduler(self.settings)
+        self.client = Client(self.requests, self.concurrency)
+        self.scheduler = Scheduler(self.settings, kv_pool(self.settings, self.requests, self.concurrency))
         self.pipeline = Pipeline(self.settings, self.costs, self.overheads)
         #: When its output is back, and the step; None for an empty one.
         self.queue: deque[tuple[float, SchedulerOutput | None]] = deque()
