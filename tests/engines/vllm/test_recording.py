@@ -4,11 +4,17 @@ tests/data/schedules_vllm_0_33_0.json: 82 schedules of the real vLLM 0.33.0 `Sch
 driving them with the engine core's loop in virtual time (the project's own recording of the engine's behaviour).
 tests/data/schedules_options_vllm_0_32_0.json: 60 more of 0.32.0 with prefix caching, priorities, requests that stop
 early, a watermark and held-back prompts, recorded by benchmarks/record_vllm_schedules.py.
+tests/data/schedules_hard_vllm_0_33_0.json.gz: 52 harder ones of 0.33.0, recorded as the first: windows and states under
+tight KV, states exported inside chunks, flags of the scheduler, cadences and priorities, answers that prompts hold, and
+bursts shaped like Kimi-K3's.
+tests/data/schedules_groups_vllm_0_33_0.json.gz: 49 more of those kinds, recorded by benchmarks/record_vllm_schedules.py
+from seeds that nobody had looked at when the rules were written.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +22,16 @@ import pytest
 
 from partitune.engines.recordings import TOLERANCE_S
 from partitune.engines.vllm.pipelining import Regime
+from partitune.engines.vllm.scheduler.engine_core import simulate
 from partitune.engines.vllm.scheduler.recording import Recording
-from partitune.engines.vllm.scheduler.settings import SchedulingPolicy
+from partitune.engines.vllm.scheduler.settings import PrefillCadence, SchedulingPolicy
 from partitune.errors import SpecError
+from partitune.simulation.run import Overheads
 
 SCHEDULES = Path(__file__).parent.parent.parent / "data" / "schedules_vllm_0_33_0.json"
-OPTIONS = Path(__file__).parent.parent.parent / "data" / "schedules_options_vllm_0_32_0.json"
+OPTIONS = SCHEDULES.with_name("schedules_options_vllm_0_32_0.json")
+HARD = SCHEDULES.with_name("schedules_hard_vllm_0_33_0.json.gz")
+GROUPS = SCHEDULES.with_name("schedules_groups_vllm_0_33_0.json.gz")
 
 
 def test_every_recorded_schedule_is_reproduced() -> None:
@@ -41,7 +51,34 @@ def test_every_recorded_schedule_with_options_is_reproduced() -> None:
     assert {recording.settings().scheduling_policy for recording in recordings} == set(SchedulingPolicy)
 
 
-@pytest.mark.parametrize("file", [SCHEDULES, OPTIONS])
+@pytest.mark.parametrize(("file", "count"), [(HARD, 52), (GROUPS, 49)])
+def test_every_harder_schedule_is_reproduced(file: Path, count: int) -> None:
+    agreements = Recording.verify(file)
+    assert len(agreements) == count
+    assert [each for each in agreements if not each.agrees] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"passes_over_preempted": True}, {"passes_over_preempted": False}),
+        ({"prefill_cadence": PrefillCadence.STEPS}, {"prefill_cadence": PrefillCadence.TURNS}),
+    ],
+)
+def test_rules_of_033_are_what_these_recordings_show(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Each rule of the release is needed by a recording of it: with the one before, some differ."""
+    differ = 0
+    for recording in Recording.read(HARD):
+        settings = recording.settings()
+        if recording.name.startswith(("priority", "interval")):
+            assert all(getattr(settings, name) == value for name, value in old.items())
+            requests = [entry.request() for entry in recording.requests]
+            run = simulate(requests, replace(settings, **new), recording.costs(), Overheads(), record_steps=True)
+            differ += recording.difference(run) is not None
+    assert differ
+
+
+@pytest.mark.parametrize("file", [SCHEDULES, OPTIONS, HARD, GROUPS])
 def test_running_ahead_gives_the_recorded_totals(file: Path) -> None:
     # Without step records the simulator skips rounds.
     for recording in Recording.read(file):

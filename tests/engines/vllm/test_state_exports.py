@@ -101,10 +101,11 @@ def test_a_request_holds_a_third_block_of_every_state_group() -> None:
     assert ENGINE.fewest_kv_blocks(k3) == 21 + 1
 
 
-def test_the_scheduler_does_not_take_what_is_planned_for_a_request() -> None:
+def test_the_scheduler_takes_blocks_as_chunks_come_and_not_what_is_planned_for_a_request() -> None:
     k3 = start(K3)
     settings = vllm_settings(k3, ENGINE.kv_cache(k3, (93,), [100 * GIB]))
-    assert settings.state_groups == 3 * 2
+    assert (settings.state_groups, settings.state_export_alignment) == (3, 16)
+    assert settings.full_groups_last  # K3 begins with a layer of Kimi Delta Attention, and groups lie in that order
 
 
 def test_what_is_assumed_of_the_build_is_said_where_it_matters() -> None:
