@@ -124,6 +124,8 @@ EXAMPLES: dict[str, dict[str, Example]] = {
             cuda_graph_max_bs_decode=8, cuda_graph_bs_decode="1 2", cuda_graph_backend_decode="disabled",
             kv_cache_dtype="fp8_e4m3", quantization="fp8", cpu_offload_gb=1,
         ),
+        "swa_full_tokens_ratio": Example("windows", 0.25),
+        "disable_hybrid_swa_memory": Example("windows", True),
         "mamba_full_memory_ratio": Example("hybrid", 0.2),
         "mamba_ssm_dtype": Example("hybrid", "bfloat16"),
         "ep_num_redundant_experts": Example("experts", 16),

@@ -30,6 +30,7 @@ class KvCache:
     stranded_bytes: tuple[int, ...]  # free memory that the tightest stage leaves unused
     group_layers: tuple[int, ...]  # per stage: layers of its fullest group (the staircase)
     groups: int
+    state_slots: int | None = None  # sequences whose fixed states fit, where an engine keeps a pool of them
 
     @property
     def limiting_stage(self) -> int:

@@ -47,6 +47,13 @@ def test_what_is_not_a_recording_is_refused(text: str, tmp_path: Path) -> None:
         verify_schedules([str(file)])
 
 
-def test_what_was_never_recorded_of_an_engine_is_said() -> None:
-    with pytest.raises(SpecError, match=r"sglang_0_5_23\.json: no KV caches of this engine were recorded"):
+def test_a_file_of_one_kind_is_no_file_of_the_other() -> None:
+    with pytest.raises(SpecError, match=r"schedules_sglang_0_5_23\.json: 0\.model: Field required"):
         verify_kv([SGLANG])
+
+
+def test_the_sizes_of_both_engines_pools_agree() -> None:
+    """kv_capacity_sglang_0_5_23.json: SGLang's own sizing, driven by benchmarks/record_sglang_kv.py."""
+    files = [str(DATA / name) for name in ("kv_capacity_vllm_0_33_0.json", "kv_capacity_sglang_0_5_23.json")]
+    found = verify_kv(files)
+    assert [(one.records, one.first_difference) for one in found] == [(30, ""), (28, "")]

@@ -20,6 +20,7 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         kv_cache_dtype mamba_full_memory_ratio quantization cpu_offload_gb ep_num_redundant_experts
         language_model_only enable_multimodal mamba_ssm_dtype
         pp_max_micro_batch_size pp_async_batch_depth max_running_requests max_total_tokens page_size context_length
+        swa_full_tokens_ratio disable_hybrid_swa_memory
         max_mamba_cache_size mem_fraction_static chunked_prefill_size max_prefill_tokens prefill_max_requests
         enable_dynamic_chunking enable_mixed_chunk prefill_decode_interval prefill_decode_interval_min_bs
         disable_radix_cache disable_cuda_graph disable_decode_cuda_graph
@@ -63,7 +64,7 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         mamba_max_states_per_path enable_streaming_session
     """),
     (_NOT, "every layer's pool is sized as one of full attention in the type of the cache", """
-        qsa_indexer_dtype quantization_param_path swa_full_tokens_ratio disable_hybrid_swa_memory
+        qsa_indexer_dtype quantization_param_path
         c128_page_size prefill_only_disable_kv_cache enable_page_major_kv_layout enable_unified_memory
         prefill_kv_cache_dequant_dtype enable_kv_cache_sharding enable_dsa_cache_layer_split
         enable_deepseek_v4_fp4_indexer

@@ -25,6 +25,7 @@ from partitune.engines.sglang.cuts import CUT_RULES
 from partitune.engines.sglang.defaults import FEWEST_ROWS, capture_sizes, default_flags, effective_flags
 from partitune.engines.sglang.flags import SGLANG_FLAGS
 from partitune.engines.sglang.kv_planning import kv_blocks, kv_cache, rank_cache_bytes
+from partitune.engines.sglang.kv_recording import KvRecord
 from partitune.engines.sglang.launch import SglangLaunch
 from partitune.engines.sglang.levers import levers
 from partitune.engines.sglang.logs import SglangReadout
@@ -93,7 +94,7 @@ class Sglang(Engine):
     kv_cache, kv_blocks = staticmethod(kv_cache), staticmethod(kv_blocks)
     expert_flag, expert_kernels = "moe_runner_backend", staticmethod(expert_kernels)
     levers = staticmethod(levers)
-    recordings = MappingProxyType({"schedules": Recording})
+    recordings = MappingProxyType({"schedules": Recording, "KV caches": KvRecord})
     launch = SglangLaunch()
     readout = SglangReadout()
     trace_names = SglangTraceNames()

@@ -50,17 +50,21 @@ def test_pages_and_the_two_refusals() -> None:
 
 
 def test_hybrid_state_is_charged_at_the_fullest_stage() -> None:
+    """mem_cache/kv_cache_configurator.py _handle_max_mamba_cache (one slot is padding), mm_runtime_reservation_gb."""
     k3 = Deployment("0.5.23", kimi_k3(), layout=Layout(tp=2, pp=8), gpu=H200, flags={"max_mamba_cache_size": 100})
     partition = (11, 11, 12, 12, 12, 12, 12, 11)
     state, cell = 9 * 3_145_728, 4 * 1152  # nine linear layers on the fullest stage, four latent ones on the last
+    images = (100 << 20) if k3.architecture.edges.vision_bytes else 0
+    free = 20 * GIB - images
     cache = SGLANG.kv_cache(k3, partition, [20 * GIB] * 8)
-    assert cache.tokens == (20 * GIB - 100 * state) // cell
+    assert cache.tokens == (free - 101 * state) // cell
+    assert cache.state_slots == 100
     # The last stage fills its tokens and has as many states as the others, of seven layers instead of nine.
-    assert cache.stranded_bytes[7] == 20 * GIB - cache.tokens * cell - 100 * 7 * 3_145_728
+    assert cache.stranded_bytes[7] == free - cache.tokens * cell - 101 * 7 * 3_145_728
     by_itself = SGLANG.kv_cache(replace(k3, flags={}), partition, [20 * GIB] * 8)
-    slots = int(20 * GIB * 0.9 / 1.9) // state  # mamba_full_memory_ratio
-    assert by_itself.tokens == (20 * GIB - slots * state) // cell
-    assert by_itself.stranded_bytes[7] == 20 * GIB - by_itself.tokens * cell - slots * 7 * 3_145_728
+    slots = int(free * 0.9 / 1.9 - state) // state  # mamba_full_memory_ratio
+    assert by_itself.tokens == (free - (slots + 1) * state) // cell
+    assert by_itself.stranded_bytes[7] == free - by_itself.tokens * cell - (slots + 1) * 7 * 3_145_728
 
 
 @pytest.mark.parametrize(("gib", "chunk"), [(16, 2048), (24, 4096), (45, 4096), (80, 8192), (140, 8192), (180, 16384)])

@@ -99,6 +99,9 @@ SGLANG_OVERHEADS = Overheads(
     engine_step_s=250e-6, empty_step_s=100e-6, sample_s=100e-6, broadcast_s=50e-6, d2h_s=100e-6
 )
 _MOST_ROWS, _ROWS_PER_CONTEXT = 4096, 512
+#: Slots of the state pool per running request, as the radix cache keeps states too (without extra buffers, the default
+#: of a pipeline with pages of one token; `srt/mem_cache/kv_cache_configurator.py` _calculate_mamba_ratio).
+_SLOTS_PER_REQUEST = 3
 #: Settings that are spelled as the flags they follow from.
 _SAME = (
     *("page_size", "max_prefill_tokens", "prefill_max_requests", "pp_max_micro_batch_size", "pp_async_batch_depth"),
@@ -121,8 +124,6 @@ def sglang_settings(deployment: Deployment, kv_cache: KvCache, costs: StageCosts
     flags = {**deployment.flags, **effective_flags(deployment)}
     length = whole_number(flags, "context_length", deployment.architecture.max_position)
     tokens = min(kv_cache.tokens, whole_number(flags, "max_total_tokens", kv_cache.tokens))
-    estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), FEWEST_ROWS)
-    rows = min(whole_number(flags, "max_running_requests", estimate), tokens // 2)
     chunk, law = whole_number(flags, "chunked_prefill_size", 0), None
     if flags["enable_dynamic_chunking"] and chunk > 0 and deployment.stages > 1:
         smooth = float(flags.get("SGLANG_DYNAMIC_CHUNKING_SMOOTH_FACTOR", 0.75))
@@ -130,7 +131,7 @@ def sglang_settings(deployment: Deployment, kv_cache: KvCache, costs: StageCosts
     same: dict[str, Any] = {name: flags[name] for name in _SAME if name in flags}
     return SglangSettings(
         stages=deployment.stages,
-        max_running_requests=max(rows, 1),
+        max_running_requests=most_running(deployment, kv_cache),
         num_tokens=max(tokens, 1),
         max_model_len=length,
         chunked_prefill_size=chunk if chunk > 0 else None,
@@ -140,3 +141,15 @@ def sglang_settings(deployment: Deployment, kv_cache: KvCache, costs: StageCosts
         skip_pure_chunked_output=is_on(flags, "SGLANG_PP_SKIP_PURE_CHUNKED_OUTPUT_COMM"),
         **same,
     )
+
+
+def most_running(deployment: Deployment, kv_cache: KvCache) -> int:
+    """Requests that run at once: as asked for or by the pool's size, and no more than their states have slots."""
+    flags = {**deployment.flags, **effective_flags(deployment)}
+    length = whole_number(flags, "context_length", deployment.architecture.max_position)
+    tokens = min(kv_cache.tokens, whole_number(flags, "max_total_tokens", kv_cache.tokens))
+    estimate = max(min(int(tokens / length * _ROWS_PER_CONTEXT), _MOST_ROWS), FEWEST_ROWS)
+    rows = min(whole_number(flags, "max_running_requests", estimate), tokens // 2)
+    if kv_cache.state_slots is not None:
+        rows = min(rows, kv_cache.state_slots // (1 if flags.get("disable_radix_cache") else _SLOTS_PER_REQUEST))
+    return max(rows, 1)
