@@ -119,8 +119,6 @@ def _problem(row: Mapping[str, str], concurrency: int, prompt: int, output: int,
 
 def _flags(row: Mapping[str, str], version: str, concurrency: int, longest: int) -> dict[str, FlagValue]:
     """What the launch scripts of an engine say; vLLM's for every other."""
-    if row["engine"] == "sglang":
-        return _sglang_flags(row, concurrency)
     vllm: dict[str, FlagValue] = {
         "max_num_batched_tokens": 8192,
         "max_num_seqs": max(concurrency, 512),
@@ -130,7 +128,7 @@ def _flags(row: Mapping[str, str], version: str, concurrency: int, longest: int)
     numbers = version.split(".")
     if numbers[0].isdecimal() and (int(numbers[0]), int(numbers[1])) < _FIRST_ASYNCHRONOUS:
         vllm = {"async_scheduling": False}
-    return vllm
+    return {"sglang": _sglang_flags(row, concurrency)}.get(row["engine"], vllm)
 
 
 def _sglang_flags(row: Mapping[str, str], concurrency: int) -> dict[str, FlagValue]:
