@@ -174,6 +174,7 @@ class Sglang(Engine):
     def run(self, simulation: Simulation) -> Run:
         """Run one scheduler's load in virtual time, slot after slot. Raises as the protocol says."""
         try:
+            _check_texts(simulation)
             settings = sglang_settings(simulation.deployment, simulation.kv_cache, simulation.costs)
             overheads = simulation.overheads or SGLANG_OVERHEADS
             return simulate_sglang(
@@ -188,6 +189,17 @@ class Sglang(Engine):
             raise OutOfMemory(str(error), excess=(error.excess or 1.0) / simulation.kv_cache.block_size) from error
         except SpecError as error:
             raise Refused(f"SGLang: {error}", excess=1.0) from error
+
+
+def _check_texts(simulation: Simulation) -> None:
+    """Raises SpecError where prompts begin alike and the model has states, which are kept at few places of a text."""
+    layers = simulation.deployment.architecture.layers
+    shared = any(request.prefix or request.continues is not None for request in simulation.requests)
+    if shared and any(layer.attention.kind in STATE_KINDS for layer in layers):
+        raise SpecError(
+            "prompts that begin alike are not simulated for a model with linear attention or state spaces: its states "
+            "are found again only where the engine kept them; leave prefix and continues out"
+        )
 
 
 ENGINE: Engine = Sglang()

@@ -10,11 +10,13 @@ from partitune.costs.cost_model import Batch
 from partitune.engines.deployment import Deployment
 from partitune.engines.memory import KvCache
 from partitune.engines.recordings import LinearCosts
+from partitune.engines.scheduling import Simulation
 from partitune.engines.sglang.engine import Sglang
 from partitune.engines.sglang.scheduler.engine_core import simulate_sglang
 from partitune.engines.sglang.scheduler.settings import SglangSettings, sglang_settings
-from partitune.errors import SpecError
+from partitune.errors import Refused, SpecError
 from partitune.hardware.parallelism import Layout
+from partitune.models.reader import load_architecture
 from partitune.simulation.request import Request
 from partitune.simulation.run import Overheads
 from tests.small_models import H200, architecture
@@ -96,3 +98,19 @@ def test_the_settings_run() -> None:
     requests = [Request(str(number), 0.0, 3000, 4) for number in range(12)]
     run = simulate_sglang(requests, settings(pp_max_micro_batch_size=3), FLAT, Overheads())
     assert run.batch_tokens == 12 * (3000 + 3)
+
+
+@pytest.mark.parametrize(("model", "refused"), [("kimi-linear-48b", True), ("qwen3-8b", False)])
+def test_prompts_that_begin_alike_need_a_model_that_keeps_every_token(model: str, refused: bool) -> None:
+    """mem_cache/unified_cache/components/mamba.py: a match ends where a node has a state."""
+    read = load_architecture(model)
+    deployment = Deployment("0.5.23", read, Layout(pp=2), H200)
+    partition = (len(read.layers) // 2, -(-len(read.layers) // 2))
+    pool = Sglang().kv_cache(deployment, partition, [40 * GIB] * 2)
+    talk = [Request("0", 0.0, 20, 5), Request("1", 9.0, 30, 5, continues="0")]
+    simulation = Simulation(talk, deployment, pool, LinearCosts((1.0, 1.0), 0.01, 0.0))
+    if refused:
+        with pytest.raises(Refused, match="SGLang: prompts that begin alike are not simulated for a model with linear"):
+            Sglang().run(simulation)
+    else:
+        assert Sglang().run(simulation).prefix_cache_hits == 24
