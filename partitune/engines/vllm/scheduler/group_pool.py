@@ -163,7 +163,8 @@ class GroupPool(NamedPool):
 
     def grow(self, live: Live, tokens: int) -> bool:
         """As the base; first the request gives back what no step in flight reads any more."""
-        if not live.reading and tokens <= live.covered and live.processed < live.trims_at:
+        quiet = tokens <= live.covered and live.processed < live.trims_at
+        if quiet and not live.reading and not self._settings.renames_states:
             return True
         return self._grow(live, tokens, live.processed)
 
@@ -238,6 +239,8 @@ class GroupPool(NamedPool):
         for kind, row in zip(self._kinds, live.rows, strict=True):
             if row.named < end:
                 self._keep(live, kind, row, end)
+            if kind.state and self._settings.renames_states and 0 < end == (live.prompt - 1) // self._block:
+                self._new_states.update(block.key for block in (row.blocks[end - 1] or ())[:1])
 
     def _keep(self, live: Live, kind: Kind, row: Row, end: int) -> None:
         for position in kind.kept(live, self._block, range(row.named, min(end, len(row.blocks)))):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass
+from itertools import takewhile
 
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
 from partitune.engines.vllm.scheduler.kv_pool import KvPool
@@ -58,7 +59,8 @@ class Queues:
         if self.by_priority:
             insort(self.waiting, live, key=rank)
         elif live.preempted:
-            self.waiting.appendleft(live)
+            before = takewhile(lambda each: each.deferred, self.waiting if self.settings.passed_over_first else ())
+            self.waiting.insert(sum(1 for _ in before), live)
         else:
             self.waiting.append(live)
 
@@ -90,7 +92,7 @@ class Queues:
                 end = aligned
         stops = [start + (live.junction - start) // block * block]
         if not exports:
-            stops.append((tokens - 1) // block * block)
+            stops.append((tokens if settings.whole_prompt_border else tokens - 1) // block * block)
             if start % block:
                 stops.append((start // block + 1) * block)
         return max(min([stop for stop in stops if start < stop < end], default=end) - start, 0)

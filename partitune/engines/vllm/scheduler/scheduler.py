@@ -59,7 +59,8 @@ class Scheduler(Queues):
         return bool(self.running or self.waiting or self.finished_unflushed)
 
     def add(self, live: Live) -> None:
-        """Let a request that has arrived wait for its admission."""
+        """Let a request that has arrived wait for its admission, which may succeed in one step of a round only."""
+        self.quiet_steps = 0
         self.wait(live)
 
     def schedule(self) -> SchedulerOutput | None:
@@ -109,9 +110,10 @@ class Scheduler(Queues):
         """What the step to come may hold."""
         settings = self.settings
         eligible = len(self.running) + len(self.waiting)
-        threshold = settings.long_prefill_token_threshold if eligible > 1 else 0
+        spared = settings.spares_lone_prompts and eligible == 1
+        threshold = 0 if spared else settings.long_prefill_token_threshold
         if threshold and settings.long_prefill_token_threshold_adaptive:
-            threshold = max(threshold, settings.max_num_batched_tokens // eligible)
+            threshold = max(threshold, settings.max_num_batched_tokens // max(eligible, 1))
         limits = Limits(settings.scheduled_tokens, threshold)
         if settings.prefill_schedule_interval > 1 and not self.waiting_bound and self._is_held_step():
             limits.no_prompts = len(self.reading) < len(self.running)

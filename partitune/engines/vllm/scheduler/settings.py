@@ -62,6 +62,7 @@ class SchedulerSettings:
     max_num_active_seqs: int | None = None  # requests that run at once; None: max_num_seqs
     max_num_scheduled_tokens: int | None = None  # of one step; None: max_num_batched_tokens
     long_prefill_token_threshold: int = 0  # 0: off
+    spares_lone_prompts: bool = True  # of that threshold: a request that is alone has the whole budget
     long_prefill_token_threshold_adaptive: bool = False  # never below a fair share of the budget
     enable_chunked_prefill: bool = True
     reserve_full_isl: bool = True  # admit a request only when its whole prompt fits the free blocks
@@ -78,6 +79,11 @@ class SchedulerSettings:
     prefix_cache_retention_interval: int | None = 0
     enable_prefix_caching: bool = False
     scheduling_policy: SchedulingPolicy = SchedulingPolicy.FCFS
+    passed_over_first: bool = (
+        False  # who was passed over for stale tokens is admitted before whoever is preempted later
+    )
+    whole_prompt_border: bool = False  # a prompt of whole blocks may end in its last state, not one block before
+    renames_states: bool = False  # a state that was found is named again, so that others find it a step later
     passes_over_preempted: bool = True  # a request that preempts itself for want of priority does not end the step
     prefill_schedule_interval: int = 1  # prompts only once in so many while others decode
     prefill_cadence: PrefillCadence = PrefillCadence.STEPS  # so many of what
@@ -168,10 +174,10 @@ VLLM_OVERHEADS = Overheads(
 )
 
 
-#: The release in which prompts keep a cadence without data parallelism, and a preempted request is passed over.
-_COUNTS_STEPS = Version(0, 33)
-#: The release from which windows and states are kept sparsely unless a flag says otherwise (`config/cache.py`).
-_KEEPS_SPARSELY = Version(0, 29)
+#: Releases from which a rule holds: prompts keep a cadence without data parallelism, and a preempted request is passed
+#: over; one state rule for the last border; a lone prompt has the whole budget, and one queue of waiting requests;
+#: windows and states are kept sparsely unless a flag says otherwise.
+_COUNTS_STEPS, _ONE_BORDER, _ONE_QUEUE, _SPARSE = Version(0, 33), Version(0, 32), Version(0, 31), Version(0, 29)
 
 
 def release_rules(version: Version, *, shares_core: bool) -> dict[str, Any]:
@@ -180,12 +186,19 @@ def release_rules(version: Version, *, shares_core: bool) -> dict[str, Any]:
     Args:
         version: of the engine.
         shares_core: data ranks take their turns together (of a model with experts).
+
+    Source: `v1/core/sched/scheduler.py`, `v1/core/single_type_kv_cache_manager.py`, `config/cache.py` of vLLM 0.28 to
+    0.33; held to recordings of 0.30 to 0.33.
     """
     since = version >= _COUNTS_STEPS
     return {
+        "spares_lone_prompts": version >= _ONE_QUEUE,
+        "passed_over_first": version < _ONE_QUEUE,
+        "whole_prompt_border": version < _ONE_BORDER,
+        "renames_states": _ONE_BORDER <= version < _COUNTS_STEPS,
         "passes_over_preempted": since,
         "prefill_cadence": PrefillCadence.STEPS if since and not shares_core else PrefillCadence.TURNS,
-        "prefix_cache_retention_interval": 0 if version >= _KEEPS_SPARSELY else None,
+        "prefix_cache_retention_interval": 0 if version >= _SPARSE else None,
     }
 
 
