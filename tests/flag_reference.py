@@ -102,7 +102,7 @@ EXAMPLES: dict[str, dict[str, Example]] = {
         "long_prefill_token_threshold_adaptive": Example(
             "dense", True, with_flags={"long_prefill_token_threshold": 16}
         ),
-        "prefix_cache_retention_interval": Example("hybrid", 1 << 14),
+        "prefix_cache_retention_interval": Example("talks", 64),
         "scheduler_reserve_full_isl": Example("tight", False, with_flags={"max_num_batched_tokens": 128}),
         "prefill_schedule_interval": Example("experts", 8, with_flags={"max_num_batched_tokens": 256}),
         "pipeline_parallel_size": Example("dense", 1, "parallel.pp"),
@@ -153,10 +153,12 @@ EXAMPLES: dict[str, dict[str, Example]] = {
 
 def space(engine: str, name: str) -> SearchSpace:
     """The space of an example, on this engine."""
-    kind = {"tight": "dense", "latent": "experts"}.get(name, name)
+    kind = {"tight": "dense", "latent": "experts", "talks": "windows"}.get(name, name)
     sizes = {"tp": 4, "pp": 2} if name == "latent" else _SIZES[kind]
     flags = _TIGHT[engine] if name == "tight" else {}
     load = {**_LOAD, "concurrency": 24, **({"output_tokens": 300} if name == "tight" else {})}
+    if name == "talks":
+        load |= {"turns": 4, "concurrency": 4, "range_ratio": 0.0}
     return SearchSpace.from_mapping(
         {"name": "s", "engine": {"name": engine, "flags": flags}, "parallel": sizes, "workload": load, **_SPACES[kind]}
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,8 @@ def test_every_rule_of_a_former_release_is_shown_by_a_recording(rule: str, value
         settings = recording.settings()
         if getattr(settings, rule) != value:
             requests = [entry.request() for entry in recording.requests]
-            run = simulate(
-                requests, replace(settings, **{rule: value}), recording.costs(), Overheads(), record_steps=True
-            )
+            changed: dict[str, Any] = {rule: value}
+            newer = replace(settings, **changed)
+            run = simulate(requests, newer, recording.costs(), Overheads(), record_steps=True)
             differing += recording.difference(run) is not None
     assert differing
