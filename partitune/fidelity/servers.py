@@ -2,10 +2,11 @@
 
 Decision: a point is written as users write theirs and runs through the simulator's driver, so that scheduling, engine
 time and stage times are held together. What the published table does not state is taken from the launch scripts of the
-benchmark it came from (InferenceX, github.com/InferenceMAX/InferenceMAX, `benchmarks/`): token budgets, no prefix
-cache, random lengths (assumed: 0.8 to 1 of the stated ones), and the expert kernel of gpt-oss on Blackwell. Nothing is
-fitted per point. A time to the first token is the client's mean over all requests, the wait for a place among them: the
-first prompts come all at once, each later one when a request ends.
+benchmark it came from (InferenceX, github.com/SemiAnalysisAI/InferenceX, `benchmarks/single_node/`): token budgets, no
+prefix cache, 8-bit KV caches on Blackwell of MiniMax-M2.5 (`minimaxm2.5_fp8_b300.sh`)
+and of NVIDIA's FP4 checkpoints (assumed: their `kv_cache_quant_algo` is FP8), random lengths (assumed: 0.8 to 1 of the
+stated ones), and the expert kernel of gpt-oss on Blackwell. Nothing is fitted per point. A time to the first token is
+the client's mean over all requests: the first prompts come all at once, each later one when a request ends.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from partitune.fidelity.points import Point
 from partitune.fidelity.set_ups import model_with, published_problem, shipped_rows, simulated
 from partitune.planning.problem import Problem
 
-#: Requests of a run: some waves of the concurrency, as every request shall see the prompts of all others.
-_WAVES, _MOST_REQUESTS = 4, 1024
+#: Requests of a run for each place of the concurrency: `--num-prompts $((CONC * 10))` in the scripts. The mean time to
+#: the first token hangs on it, since the first prompts wait for one another. More than so many would take minutes.
+_REQUESTS_PER_PLACE, _MOST_REQUESTS = 10, 1280
 #: The release that made asynchronous scheduling vLLM's default.
 _FIRST_ASYNCHRONOUS = (0, 14)
 #: Measured with lengths that do not vary (not by InferenceX).
@@ -107,7 +109,7 @@ def _problem(row: Mapping[str, str], concurrency: int, prompt: int, output: int,
             "parallel": {"tp": int(row["tp"]), "pp": 1, "expert_parallel": row["expert_ranks"] != "1"},
             "workload": {
                 "kind": "random",
-                "requests": max(8, min(_WAVES * concurrency, _MOST_REQUESTS)),
+                "requests": min(_REQUESTS_PER_PLACE * concurrency, _MOST_REQUESTS),
                 "prompt_tokens": round(share * prompt),
                 "output_tokens": round(share * output),
                 "concurrency": concurrency,
@@ -128,6 +130,9 @@ def _flags(row: Mapping[str, str], version: str, concurrency: int, longest: int)
     numbers = version.split(".")
     if numbers[0].isdecimal() and (int(numbers[0]), int(numbers[1])) < _FIRST_ASYNCHRONOUS:
         vllm = {"async_scheduling": False}
+    checkpoint = row["precision"] == "fp4" and "gpt-oss" not in row["model"]  # `auto` takes its type of cache
+    if checkpoint or ("MiniMax" in row["model"] and row["gpu"].startswith("B")):
+        vllm["kv_cache_dtype"] = "fp8"
     return {"sglang": _sglang_flags(row, concurrency)}.get(row["engine"], vllm)
 
 

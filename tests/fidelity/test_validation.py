@@ -45,9 +45,9 @@ def test_measured_kernels_say_the_layer_times_better_than_the_roofline() -> None
 
 
 def test_a_sample_of_whole_servers_keeps_the_limits_of_record(tmp_path: Path) -> None:
-    """Every 22nd; `partitune validate servers` runs all and takes minutes."""
-    rows = list(server_points(tmp_path, 22))
-    assert len([row for row in rows if isinstance(row, Server)]) > 16
+    """Every 44th; `partitune validate servers` runs all and takes minutes."""
+    rows = list(server_points(tmp_path, 44))
+    assert len([row for row in rows if isinstance(row, Server)]) > 8
     verdict = server_tables(rows)[0].verdict
     assert verdict is not None
     assert verdict.passed, verdict.text
