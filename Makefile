@@ -12,7 +12,7 @@ TESTS  := pytest --numprocesses 2
 PIP    := $(RUN) pip --disable-pip-version-check install --quiet
 
 .NOTPARALLEL:
-.PHONY: search test test-oldest test-newest test-engine check docs bench record clean
+.PHONY: search test test-oldest test-newest test-engine check docs validation bench record clean
 search: $(VENV)/.installed
 	$(RUN) partitune search kimi-k3-pp8-tp2
 	$(RUN) partitune export kimi-k3-pp8-tp2 -o deploy.env
@@ -40,6 +40,10 @@ check: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(RUN) tests.readme
+
+# Some five minutes: docs/validation.md from what its commands print.
+validation: $(VENV)/.installed-dev
+	$(RUN) tests.validation_page
 
 bench: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/simulator.py

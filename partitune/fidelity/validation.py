@@ -73,15 +73,15 @@ def _server_verdict(points: Sequence[Point]) -> Verdict:
 def _of_points(
     table: str, title: str, points: Sequence[Point], notes: tuple[str, ...] = (), verdict: Verdict | None = None
 ) -> Validation:
-    """The groups of `points`, with a sentence on every group that is off by more than a little before `notes`."""
+    """The groups of `points`, and before `notes` a sentence on every cause that puts groups off by more than little."""
     groups = [_group(names, list(of_group)) for names, of_group in groupby(sorted(points, key=_names), _names)]
-    off = (
-        f"off: {group.model} on {group.gpu} (median {percent(group.errors.median, '.0f')}, "
-        f"p90 {percent(group.errors.p90, '.0f')}): {_why(table, group)}"
-        for group in groups
-        if group.errors.p90 > _BAD
-    )
-    return Validation(title, (*groups, _group(("all", "", ""), points)), (), (*off, *notes), verdict)
+    off: dict[str, list[str]] = {}
+    for group in groups:
+        if group.errors.p90 > _BAD:
+            errors = f"median {percent(group.errors.median, '.0f')}, p90 {percent(group.errors.p90, '.0f')}"
+            off.setdefault(_why(table, group), []).append(f"{group.model} on {group.gpu} ({errors})")
+    sentences = (f"off: {', '.join(those)}: {why}" for why, those in off.items())
+    return Validation(title, (*groups, _group(("all", "", ""), points)), (), (*sentences, *notes), verdict)
 
 
 def _names(point: Point) -> tuple[str, str, str]:
