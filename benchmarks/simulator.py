@@ -26,6 +26,7 @@ from partitune.partition import Partition
 from partitune.planning.problem import Problem
 from partitune.planning.resolve import resolve
 from partitune.planning.resolved_candidate import ResolvedCandidate
+from partitune.simulation.request import SharedPrefix
 from partitune.spec.overrides import with_settings
 from partitune.spec.search_space import SearchSpace
 from tests import reference_simulator
@@ -141,6 +142,33 @@ def regimes() -> Iterable[Sequence[object]]:
         yield row
 
 
+def kv_caches() -> Iterable[Sequence[object]]:
+    """What KV does: never short, short enough to preempt, and prompts that begin alike in a cache that forgets some."""
+    problem = problem_of(LARGE)
+    ample = started(problem)
+    costs = problem.costs.stage_costs(problem.default_partition)
+    load = problem.load.requests
+    alike = [replace(each, prefix=(SharedPrefix(str(number % 8), 3000),)) for number, each in enumerate(load)]
+    dense = replace(
+        ample, full_groups=1, state_groups=0, align_chunks=False, state_export_alignment=None, block_size=16
+    )
+    windows = replace(dense, windows=(128,), block_size=16)
+    for name, settings, tight in (
+        ("full and states", ample, 100),
+        ("full", dense, 9000),
+        ("full and windows", windows, 9500),
+    ):
+        row: list[object] = [name]
+        for requests, blocks in ((load, 200_000), (load, tight), (alike, tight)):
+            chosen = replace(settings, num_blocks=blocks)
+            run = simulate(requests, chosen, costs, VLLM_OVERHEADS, problem.load.concurrency)
+            took = spent(
+                lambda r=requests, c=chosen: simulate(r, c, costs, VLLM_OVERHEADS, problem.load.concurrency)  # type: ignore[misc]
+            )
+            row += [took.median, run.preemptions]
+        yield row
+
+
 def growth() -> Iterable[Sequence[object]]:
     """One thing larger or smaller at a time."""
     requests, prompt, output, concurrency = LARGE
@@ -202,6 +230,11 @@ def main() -> None:
         "128 x 4000/500 by regime and max_num_batched_tokens (median ms)",
         ("regime", "16384", "4096", "1024"),
         regimes(),
+    )
+    table(
+        "128 x 4000/500 by groups of layers: KV never short, short, short and prompts that begin alike (median ms)",
+        ("groups", "never short", "preempted", "short", "preempted", "alike", "preempted"),
+        kv_caches(),
     )
     table("Growth from 128 x 4000/500, pp 8 (median ms)", ("what", "value", "ms"), growth())
     table("Whole measurements of new partitions", ("load", "partitions", "ms", "ms each"), partitions())

@@ -33,6 +33,8 @@ class Agreement:
 
     where: str  # which record
     difference: str | None  # the first one; None: all agrees
+    kind: str = ""  # what it is a record of
+    steps: int = 0  # that were compared
 
     @property
     def agrees(self) -> bool:
@@ -203,7 +205,13 @@ class Schedule(Record, extra="forbid"):
             difference = self.difference(self.simulate())
         except OutOfMemory as error:
             difference = f"recorded {len(self.steps)} steps to the end, simulated: {error}"
-        return Agreement(f"{self.name} ({self.engine})", difference)
+        where = f"{self.name} ({self.engine})"
+        return Agreement(where, difference, f"{self.engine}: {self.kind}", len(self.steps))
+
+    @property
+    def kind(self) -> str:
+        """What the record is one of several of: the first word of its name."""
+        return self.name.partition("-")[0]
 
     def costs(self, handoff: HandoffEntry | None = None) -> LinearCosts:
         """The stage times; without `handoff` the next stage has a batch at once."""

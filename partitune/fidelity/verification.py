@@ -13,9 +13,19 @@ from pathlib import Path
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from partitune.engines.engine import Engine
-from partitune.engines.recordings import recording_text
+from partitune.engines.recordings import Agreement, recording_text
 from partitune.engines.registry import ENGINES
 from partitune.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Records of one engine and kind."""
+
+    name: str
+    records: int
+    agreeing: int
+    steps: int  # that were compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,7 @@ class Verified:
     records: int
     agreeing: int
     first_difference: str  # empty when all agree
+    kinds: tuple[Kind, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -56,7 +67,28 @@ def _verify(file: str, recorded: str) -> Verified:
     agreements = recordings[recorded].verify(Path(file))
     differing = [agreement for agreement in agreements if not agreement.agrees]
     first = f"{differing[0].where}: {differing[0].difference}" if differing else ""
-    return Verified(file, len(agreements), len(agreements) - len(differing), first)
+    return Verified(file, len(agreements), len(agreements) - len(differing), first, _kinds(agreements))
+
+
+def _kinds(agreements: Sequence[Agreement]) -> tuple[Kind, ...]:
+    kinds = []
+    for name in dict.fromkeys(agreement.kind for agreement in agreements):
+        those = [agreement for agreement in agreements if agreement.kind == name]
+        kinds.append(Kind(name, len(those), sum(each.agrees for each in those), sum(each.steps for each in those)))
+    return tuple(kinds)
+
+
+def by_kind(files: Sequence[Verified]) -> list[Kind]:
+    """The records of several files by engine and kind, ordered by name, and all of them last."""
+    sums: dict[str, Kind] = {}
+    for kind in sorted((kind for file in files for kind in file.kinds), key=lambda each: each.name):
+        for name in (kind.name, "all"):
+            so_far = sums.get(name, Kind(name, 0, 0, 0))
+            sums[name] = Kind(
+                name, so_far.records + kind.records, so_far.agreeing + kind.agreeing, so_far.steps + kind.steps
+            )
+    total = sums.pop("all")
+    return [*sums.values(), total]
 
 
 class _Record(BaseModel):

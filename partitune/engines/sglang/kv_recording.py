@@ -57,7 +57,7 @@ class KvRecord(Record, extra="forbid"):
     def agreement(self) -> Agreement:
         """What our sizing makes of the record, which goes by its model, partition and flags."""
         flags = "".join(f" {name}={value}" for name, value in self.flags.items())
-        return Agreement(f"{self.model} {','.join(map(str, self.partition))}{flags}", self.difference())
+        return Agreement(f"{self.model} {','.join(map(str, self.partition))}{flags}", self.difference(), self.model)
 
     def difference(self) -> str | None:
         """The first figure that our sizing makes another than the engine did; None: all agree."""

@@ -71,7 +71,7 @@ class KvRecord(Record, extra="forbid"):
 
     def agreement(self) -> Agreement:
         """What our planning makes of the record, which goes by its model and partition."""
-        return Agreement(f"{self.model} {','.join(map(str, self.partition))}", self.difference())
+        return Agreement(f"{self.model} {','.join(map(str, self.partition))}", self.difference(), self.model)
 
     def difference(self) -> str | None:
         """The first figure that our planning makes another than the engine did; None: all agree."""

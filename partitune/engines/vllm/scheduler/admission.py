@@ -34,6 +34,7 @@ def admit(queues: Queues, limits: Limits, due: Sequence[Cohort]) -> list[tuple[L
             if owner in queues.continued:
                 _write(queues, queues.continued[owner], due)
         hit = pool.find(live)
+        pool.lacking = 0
         live.computed, live.junction = hit.tokens, hit.junction
         new = live.to_compute - hit.tokens
         if limits.no_prompts and new > 1:

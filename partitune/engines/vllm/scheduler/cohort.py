@@ -99,7 +99,10 @@ class Live:
 
     def owner(self, position: int) -> int:
         """Whose text the block at `position` is: up to its end, so with all that comes before."""
-        return next((owner for end, owner in self.texts if position < end), self.texts[-1][1])
+        for end, owner in self.texts:
+            if position < end:
+                return owner
+        return self.texts[-1][1]
 
     @property
     def sampled(self) -> int:

@@ -38,11 +38,12 @@ def _legs(state: EngineState, ring: Sequence[Cohort | None]) -> None:
     growing = pool.growing * len(lives)
     begun = [cohort.scheduled for cohort in cohorts]
     admits = bool(scheduler.waiting) and len(scheduler.running) < settings.seats
-    taken = 0
+    taken = given = 0  # blocks at most
     going = True
     while going:
         rounds = min(state.context_step, *(_quiet_rounds(cohort) for cohort in cohorts))
-        if pool.trims and admits:  # what is given back may be what somebody waits for
+        back = pool.trimming * len(lives) * -(-rounds // settings.block_size)
+        if admits and pool.trims and given + back >= pool.lacking:  # that may be what somebody waits for
             rounds = min(rounds, *(_rounds_to_trim(live) for live in lives))
         if rounds < _WORTHWHILE:
             break
@@ -54,6 +55,7 @@ def _legs(state: EngineState, ring: Sequence[Cohort | None]) -> None:
             if sum(pool.missing(live, live.context + rounds) for live in lives) > pool.free:
                 break
         taken += more
+        given += back
         going = _leg(state, ring, rounds)
     if taken:
         _settle(state, cohorts, begun)

@@ -38,6 +38,7 @@ class GroupPool(NamedPool):
         self._kinds = kinds_of(settings)
         self._lookups = sorted(self._kinds, key=lambda kind: kind.window > 0)  # those of every token first
         self.growing = sum(kind.count for kind in self._kinds)
+        self.trimming = sum(kind.count for kind in self._kinds if kind.window)
         self.trims = tuple(sorted({kind.window for kind in self._kinds if kind.window}))
 
     def most(self, tokens: int) -> int:
@@ -87,8 +88,11 @@ class GroupPool(NamedPool):
     def _run(self, live: Live, kind: Kind, most: int) -> list[tuple[Block, ...] | None]:
         """From the beginning as far as it goes."""
         row: list[tuple[Block, ...] | None] = []
-        while len(row) < most and (blocks := self._copies(live, kind, len(row))):
-            row.append(blocks)
+        for end, owner in live.texts:
+            for position in range(len(row), min(end, most)):
+                if not (blocks := self._copies(kind, owner, position)):
+                    return row
+                row.append(blocks)
         return row
 
     def _seen(self, live: Live, kind: Kind, most: int) -> list[tuple[Block, ...] | None]:
@@ -96,7 +100,7 @@ class GroupPool(NamedPool):
         row: list[tuple[Block, ...] | None] = [None] * most
         count = 0
         for position in range(most - 1, -1, -1):
-            blocks = self._copies(live, kind, position)
+            blocks = self._copies(kind, live.owner(position), position)
             count = count + 1 if blocks else 0
             row[position] = blocks or None
             if count >= kind.need:
@@ -113,12 +117,16 @@ class GroupPool(NamedPool):
         ):
             return False
         free, end = self.free - spare, hit.tokens + new
-        if self._reserves and self._newcomer(live, hit, live.to_compute, capped=True) > free:
-            return False
+        if self._reserves:
+            self.lacking = self._newcomer(live, hit, live.to_compute, capped=True) - free
+            if self.lacking > 0:
+                return False
         # What finds nothing needs less for its first chunk, unless that exports a state which the last one would not.
         less = self._reserves and self._exports_once and not hit.tokens
-        if not less and self._newcomer(live, hit, end, capped=False) > free:
-            return False
+        if not less:
+            self.lacking = self._newcomer(live, hit, end, capped=False) - free
+            if self.lacking > 0:
+                return False
         if hit.rows:
             live.rows = [
                 self._adopt_row(kind, row, hit.tokens) for kind, row in zip(self._kinds, hit.rows, strict=True)

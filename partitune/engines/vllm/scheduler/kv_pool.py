@@ -40,7 +40,10 @@ class KvPool:
     ample = False  # whether blocks never run out, so that nobody needs to ask for them
     trims: tuple[int, ...] = ()  # windows (tokens) behind which a running request gives blocks back
 
+    trimming = 0  # blocks that it gives back at most as its windows leave one behind
+
     def __init__(self, settings: SchedulerSettings) -> None:
+        self.lacking = 0  # blocks that the last newcomer lacked, where it was they that it lacked
         self.free = settings.num_blocks - 1  # the null block is never handed out
         self.watermark = int(settings.watermark * settings.num_blocks)
         self._block = settings.block_size

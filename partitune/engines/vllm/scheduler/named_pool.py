@@ -45,11 +45,14 @@ class NamedPool(KvPool):
         if self._new_states:
             self._new_states.clear()
 
-    def _copies(self, live: Live, kind: Kind, position: int) -> tuple[Block, ...]:
-        """The oldest copy in each group; none where one has none."""
-        owner = live.owner(position)
-        copies = [self._known.get((group, owner, position)) for group in kind.groups]
-        return tuple(blocks[0] for blocks in copies if blocks) if all(copies) else ()
+    def _copies(self, kind: Kind, owner: int, position: int) -> tuple[Block, ...]:
+        """The oldest copy in each group of the block at `position` of a text; none where one group has none."""
+        blocks = []
+        for group in kind.groups:
+            if not (copies := self._known.get((group, owner, position))):
+                return ()
+            blocks.append(copies[0])
+        return tuple(blocks)
 
     def _named(self, live: Live, kind: Kind, position: int) -> tuple[Block, ...]:
         """Blocks that can be found from now on, states from the next step on."""

@@ -102,6 +102,11 @@ class Recording(Schedule):
     ext: _Extension = _Extension()
 
     @property
+    def kind(self) -> str:
+        """As the file says, or as the base."""
+        return self.ext.group or super().kind
+
+    @property
     def version(self) -> Version:
         """Of the engine. Raises SpecError where it is not named with one."""
         return parse_version(self.engine.rpartition(" ")[2])
