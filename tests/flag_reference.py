@@ -131,6 +131,7 @@ EXAMPLES: dict[str, dict[str, Example]] = {
         "ep_num_redundant_experts": Example("experts", 16),
         "language_model_only": Example("images", True),
         "enable_multimodal": Example("llama-4", True),
+        "schedule_policy": Example("alike", "lpm", with_flags={"max_running_requests": 4}),
         "max_mamba_cache_size": Example("hybrid", 64),
         "prefill_decode_interval_min_bs": Example("dense", 64, with_flags={"prefill_decode_interval": 4}),
         "disable_radix_cache": Example("tight", True),
@@ -153,12 +154,14 @@ EXAMPLES: dict[str, dict[str, Example]] = {
 
 def space(engine: str, name: str) -> SearchSpace:
     """The space of an example, on this engine."""
-    kind = {"tight": "dense", "latent": "experts", "talks": "windows"}.get(name, name)
+    kind = {"tight": "dense", "latent": "experts", "talks": "windows", "alike": "dense"}.get(name, name)
     sizes = {"tp": 4, "pp": 2} if name == "latent" else _SIZES[kind]
     flags = _TIGHT[engine] if name == "tight" else {}
     load = {**_LOAD, "concurrency": 24, **({"output_tokens": 300} if name == "tight" else {})}
     if name == "talks":
         load |= {"turns": 4, "concurrency": 4, "range_ratio": 0.0}
+    if name == "alike":
+        load |= {"prefix_tokens": 500, "prefixes": 4, "prompt_tokens": 200}
     return SearchSpace.from_mapping(
         {"name": "s", "engine": {"name": engine, "flags": flags}, "parallel": sizes, "workload": load, **_SPACES[kind]}
     )

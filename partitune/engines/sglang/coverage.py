@@ -20,7 +20,7 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         kv_cache_dtype mamba_full_memory_ratio quantization cpu_offload_gb ep_num_redundant_experts
         language_model_only enable_multimodal mamba_ssm_dtype
         pp_max_micro_batch_size pp_async_batch_depth max_running_requests max_total_tokens page_size context_length
-        swa_full_tokens_ratio disable_hybrid_swa_memory
+        swa_full_tokens_ratio disable_hybrid_swa_memory schedule_policy
         max_mamba_cache_size mem_fraction_static chunked_prefill_size max_prefill_tokens prefill_max_requests
         enable_dynamic_chunking enable_mixed_chunk prefill_decode_interval prefill_decode_interval_min_bs
         disable_radix_cache disable_cuda_graph disable_decode_cuda_graph
@@ -54,9 +54,6 @@ SGLANG_COVERAGE: Mapping[str, Covered] = covered((
         prefill_delayer_wait_seconds_buckets prefill_delayer_queue_min_ratio prefill_delayer_max_delay_ms
         disable_overlap_schedule disable_chunked_prefix_cache dllm_algorithm dllm_algorithm_config dllm_fdfo
         enable_encoder_swa_bounded_replay enable_decoder_swa_bounded_replay
-    """),
-    (_NOT, "fcfs, lpm and dfs-weight are simulated, and serve prompts that begin like no other alike", """
-        schedule_policy
     """),
     (_NOT, "the simulated prefix tree is that of full attention, and gives up what was used longest ago", """
         radix_eviction_policy radix_eviction_policy_config enable_session_radix_cache radix_cache_backend
