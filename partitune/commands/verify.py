@@ -33,8 +33,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _draw(kinds: Sequence[Kind]) -> None:
     from partitune.report.output import Output, table
 
-    columns = ("records", "agree", "steps")
-    rows = [(kind.name, kind.records, kind.agreeing, kind.steps) for kind in kinds]
+    columns = ("records", "agree", "steps")[: 3 if kinds[-1].steps else 2]  # a KV plan has none
+    rows = [(kind.name, kind.records, kind.agreeing, kind.steps)[: 1 + len(columns)] for kind in kinds]
     Output().draw(table("recordings by engine and kind", ("kind", *columns), rows, columns))
 
 

@@ -6,7 +6,7 @@ Every stage takes one second a batch and nothing else takes time, so a step's di
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,8 +14,8 @@ import pytest
 from partitune.costs.cost_model import Batch
 from partitune.engines.vllm.pipelining import Regime
 from partitune.engines.vllm.scheduler.engine_core import simulate
-from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
-from partitune.errors import SpecError
+from partitune.engines.vllm.scheduler.settings import PrefillCadence, SchedulerSettings, SchedulingPolicy
+from partitune.errors import OutOfMemory, SpecError
 from partitune.simulation.request import Request, SharedPrefix
 from partitune.simulation.run import Overheads, Run
 
@@ -65,12 +65,14 @@ class TestPriority:
         assert min(result.requests, key=lambda times: times.finish_s).id == first
 
 
-def test_prompts_wait_for_their_step() -> None:
-    # v1/engine/core.py _should_throttle_prefills: only turns 0, 4, 8, ... while somebody decodes.
+@pytest.mark.parametrize("cadence", PrefillCadence)
+def test_prompts_wait_for_their_step(cadence: PrefillCadence) -> None:
+    # v1/engine/core.py _should_throttle_prefills: only turns 0, 4, 8, ... while somebody decodes; v1/core/sched/
+    # scheduler.py local_prefill_interval: the fourth executed step after the one that read a's prompt, here the same.
     load = [Request("a", 0.0, 4, 20), Request("b", 1.5, 4, 1)]
     dispatched = {}
     for interval in (1, 4):
-        result = run(load, settings(prefill_schedule_interval=interval))
+        result = run(load, settings(prefill_schedule_interval=interval, prefill_cadence=cadence))
         dispatched[interval] = next(step.dispatch_s for step in result.steps if "b" in step.tokens)
     assert dispatched == {1: 2.0, 4: 4.0}
 
@@ -181,3 +183,22 @@ def test_capture_sizes_ascend(sizes: tuple[int, ...]) -> None:
 def test_an_interval_is_at_least_one_step() -> None:
     with pytest.raises(SpecError, match="prefill_schedule_interval is 0"):
         settings(prefill_schedule_interval=0)
+
+
+def test_a_request_whose_chunks_in_flight_never_fit_is_refused_where_the_engine_would_go_round_for_ever() -> None:
+    """Every chunk in flight keeps its state, so 160 tokens in chunks of 16 want some 10 + 3 x 9 blocks."""
+    config = settings(
+        stages=8,
+        max_num_batched_tokens=16,
+        max_num_seqs=8,
+        block_size=16,
+        num_blocks=18,
+        max_model_len=400,
+        state_groups=3,
+        align_chunks=True,
+        enable_prefix_caching=True,
+    )
+    load = [Request(name, 0.0, 160, 4) for name in "ab"]
+    with pytest.raises(OutOfMemory, match="request a is preempted again and again"):
+        run(load, config)
+    assert len(run(load, replace(config, num_blocks=60)).requests) == 2

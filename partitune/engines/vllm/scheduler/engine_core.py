@@ -48,7 +48,8 @@ def simulate(
 
     Raises:
         SpecError: a load that no client can send, or a request the engine would refuse.
-        OutOfMemory: a request that can never hold its KV blocks; `excess` is in blocks.
+        OutOfMemory: a request that can never hold its KV blocks, at once or while its chunks are in flight; `excess`
+            is in blocks.
         Stalled: requests are left and none can be scheduled (a fault of the simulator).
     """
     _check(requests, settings, costs)

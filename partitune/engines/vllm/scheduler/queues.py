@@ -19,6 +19,10 @@ from itertools import takewhile
 from partitune.engines.vllm.scheduler.cohort import Cohort, Live
 from partitune.engines.vllm.scheduler.kv_pool import KvPool
 from partitune.engines.vllm.scheduler.settings import SchedulerSettings, SchedulingPolicy
+from partitune.errors import OutOfMemory
+
+#: Preemptions without a token between them after which none will come: the engine goes on for ever.
+_MOST_FRUITLESS = 1000
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class Queues:
         self.step = 0
         self.delivered_step = 0
         self.preemptions = 0
+        self.fruitless = 0  # of them, since a token came back
         self.prefix_queries = self.prefix_hits = 0
         self.quiet_steps = 0  # since anything but whole cohorts decoding happened
 
@@ -119,3 +124,10 @@ class Queues:
         live.preempted = True
         self.wait(live)
         self.preemptions += 1
+        self.fruitless += 1
+        if self.fruitless > _MOST_FRUITLESS:
+            raise OutOfMemory(
+                f"request {live.request.id} is preempted again and again before anybody gets a token: the cache has no "
+                f"room for its chunks in flight",
+                excess=float(self.pool.growing),
+            )

@@ -260,6 +260,7 @@ class Scheduler(Queues):
         cohort = output.cohort
         if cohort is None:
             return []
+        self.fruitless = 0
         cohort.delivered += 1
         cohort.times.append(now)
         finished = []
