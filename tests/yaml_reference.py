@@ -38,8 +38,8 @@ _NOTES = {
 
 A random load has a system prompt (`prefix_tokens`, or several of them: `prefixes`) before the tokens of each prompt, as
 `vllm bench serve` has with `--random-prefix-len` and `--dataset-name prefix_repetition`, and conversations (`turns`).
-As many conversations as are in flight take turns; nobody waits for an answer that is late. No load generator here sends
-`turns`: they are simulated only.
+A turn is sent once the answer before it has come; of a closed load as many conversations are in flight as requests. No
+load generator here sends `turns`: they are simulated only.
 
 A line of a trace may say it of every request, in JSON:
 
@@ -50,7 +50,8 @@ A line of a trace may say it of every request, in JSON:
 
 - `prefix`: the first so many tokens are those of every prompt that names the `group` behind the same beginning. Several
   ones lie behind one another: a system prompt, then a document under it; `tokens` counts from the prompt's beginning.
-- `continues`: the `id` of a line before (its number where it has none), with whose prompt and answer the prompt begins.
+- `continues`: the `id` of a line before (its number where it has none), with whose prompt and answer the prompt begins;
+  it is sent at its time, or later, when that answer has come.
 - Mooncake's `hash_ids` (512 tokens a block, `timestamp` in milliseconds) and Bailian's (`chat_id`; 16 tokens, seconds)
   are read as such prefixes, and Bailian's `parent_chat_id` as `continues` where the lengths and ids admit it.
   Mooncake's traces do not say whose answer a prompt repeats: that part is simulated as new.

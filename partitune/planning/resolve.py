@@ -134,9 +134,8 @@ def _load(space: SearchSpace, load: SingleLoad, index: int, *path: str | int) ->
         with _located(space, *path, "file"):
             trace = read_trace(readable_path(space.absolute(load.file)), load.requests)
             return Load(trace.requests, None, doubts=trace.doubts)
-    late = ("turns: a request is sent in its turn, also where the answer that it continues is not there yet",)
     requests = tuple(random_requests(load, space.random_seed + index))
-    return Load(requests, load.concurrency, doubts=late if load.turns > 1 else ())
+    return Load(requests, load.concurrency)
 
 
 def _refuse_names_written_by_partitune(space: SearchSpace, chosen: Engine) -> None:

@@ -5,8 +5,7 @@ seeded with the benchmark's seed: prompt lengths first, then output lengths), so
 a server and in the simulator; gaps between arrivals come from the legacy generator and are rescaled to sum to count /
 rate, as there. Special tokens a tokenizer adds are not counted.
 
-A conversation's turns are sent in turn with those of others and not held back for an answer that is late: a client that
-waits would have to know which answer came.
+Conversations take turns, and the client holds a turn back until the answer before it is there.
 
 Source: vLLM 0.33.0 `benchmarks/datasets/` (RandomDataset.get_sampling_params, PrefixRepetitionRandomDataset) and
 `benchmarks/serve.py` (get_request).
@@ -51,8 +50,7 @@ def random_requests(load: RandomWorkload, seed: int = 0) -> list[Request]:
 def _order(load: RandomWorkload) -> Iterator[tuple[int, int | None]]:
     """Of every request its conversation, and which request it continues.
 
-    As many conversations as are in flight take turns, so that an answer has come before the next turn is sent where
-    requests end in order; of an open load all do.
+    As many conversations as are in flight take turns, those of an open load all: who is earlier is sent first.
     """
     together = load.concurrency or load.conversations
     for first in range(0, load.conversations, together):

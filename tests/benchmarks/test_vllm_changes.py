@@ -23,7 +23,7 @@ def facts(version: str, pages: int = 8, **what: bool) -> Facts:
     schedules = {
         record["name"]: record
         for record in FORMER
-        if record["engine"] == f"vllm {version}" and record["regime"] == "R2"
+        if record["engine"] == f"vllm {version}" and record["regime"] == "R2" and "ext" not in record
     }
     plan: dict[str, Any] = {
         "model": "one layer",

@@ -183,6 +183,7 @@ class Sglang(Engine):
                 simulation.costs,
                 overheads,
                 simulation.concurrency,
+                waits=True,
                 record_timeline=simulation.record_timeline,
             )
         except OutOfMemory as error:

@@ -206,6 +206,7 @@ class Vllm(Engine):
             simulation.costs,
             simulation.overheads or VLLM_OVERHEADS,
             simulation.concurrency,
+            waits=True,
             record_timeline=simulation.record_timeline,
         )
 

@@ -102,7 +102,7 @@ def simulate(simulation: Simulation, flow: Flow, overheads: Overheads) -> Run:
         served = [live for live in group.members if live.read == live.request.prompt_tokens]
         for live in served:
             live.token_s.append(end_s)
-        client.done(sum(live.is_done for live in served), end_s)
+        client.done([live.request.id for live in served if live.is_done], end_s)
         group.ready_s = end_s
     times, gaps = client_view((each, everyone[each.id].sent_s, everyone[each.id].token_s) for each in requests)
     return Run(

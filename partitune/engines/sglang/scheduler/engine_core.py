@@ -38,6 +38,7 @@ def simulate_sglang(
     overheads: Overheads,
     concurrency: int | None = None,
     *,
+    waits: bool = False,
     record_steps: bool = False,
     record_timeline: bool = False,
 ) -> Run:
@@ -50,6 +51,7 @@ def simulate_sglang(
         overheads: seconds beside the stages' work. `engine_step_s` is the CPU time of a slot with work on every stage,
             `empty_step_s` of one without, `broadcast_s` one hop of the sampled tokens round the ring.
         concurrency: at most that many requests outstanding (closed loop); None: every request at its arrival.
+        waits: a request that continues another is not sent before that one's answer has come.
         record_steps: keep every slot's turn, empty ones too, in `Run.steps`.
         record_timeline: keep what every stage and slot did, in `Run.timeline`.
 
@@ -58,7 +60,7 @@ def simulate_sglang(
         OutOfMemory: a request that does not fit, or KV so short that the engine would abort a request or stop;
             `excess` is in tokens.
     """
-    client = Client(requests, concurrency)
+    client = Client(requests, concurrency, waits=waits)
     _check(requests, settings, costs)
     engine = _Engine(client, spans(requests), settings, costs, overheads)
     engine.loop()
@@ -151,11 +153,11 @@ class _Engine:
             self.scheduler.waiting.append(Live(request.id, request.prompt_tokens, request.output_tokens, path=path))
 
     def _deliver(self, batch: MicroBatch) -> None:
-        served, finished = self.scheduler.deliver(batch)
+        served = self.scheduler.deliver(batch)
         now = batch.back_s = self.pipeline.now
         for live in served:
             self.token_s[live.id].append(now)
-        if finished:
+        if finished := [live.id for live in served if live.finished]:
             self.client.done(finished, now)
 
     def _turn(self, batch: MicroBatch | None) -> Turn:

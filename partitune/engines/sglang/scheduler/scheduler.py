@@ -105,9 +105,9 @@ class SglangScheduler:
             slot.last = batch
         return batch
 
-    def deliver(self, batch: MicroBatch) -> tuple[list[Live], int]:
-        """The results of `batch` are back: requests with a new token, and how many of them are finished."""
-        prompts, finished = [], 0
+    def deliver(self, batch: MicroBatch) -> list[Live]:
+        """The results of `batch` are back: requests with a new token, some of them finished."""
+        prompts = []
         for live, _, _ in batch.chunks:
             if live.chunks_in_flight > 0:
                 live.chunks_in_flight -= 1
@@ -117,11 +117,10 @@ class SglangScheduler:
         for number, live in enumerate(served):
             live.produced += 1
             if live.finished:
-                finished += 1
                 self._release(live, keep=True)
             elif number < len(prompts):
                 self._checkpoint(live)
-        return served, finished
+        return served
 
     def _join(self, slot: _Slot) -> None:
         """Requests of the slot's last prefill decode with it from now on; finished ones leave."""

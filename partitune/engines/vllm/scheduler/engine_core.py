@@ -29,6 +29,7 @@ def simulate(
     overheads: Overheads,
     concurrency: int | None = None,
     *,
+    waits: bool = False,
     context_step: int = 32,
     record_steps: bool = False,
     record_timeline: bool = False,
@@ -41,6 +42,7 @@ def simulate(
         costs: seconds per stage and per hand-off of a batch.
         overheads: seconds beside the stages' work.
         concurrency: at most that many requests outstanding (closed loop); None: every request at its arrival.
+        waits: a request that continues another is not sent before that one's answer has come.
         context_step: costs are asked with the mean context of the decodes rounded to this many tokens, which saves
             most questions; 1 asks for every step.
         record_steps: keep every step, empty ones too, in `Run.steps`.
@@ -54,7 +56,7 @@ def simulate(
     """
     _check(requests, settings, costs)
     kind = TracedState if record_timeline else EngineState
-    state = kind(requests, settings, costs, overheads, concurrency, context_step, record_steps)
+    state = kind(requests, settings, costs, overheads, concurrency, waits, context_step, record_steps)
     _loop(state)
     return state.result()
 

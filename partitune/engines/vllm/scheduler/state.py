@@ -31,6 +31,7 @@ class EngineState:
     costs: StageCosts
     overheads: Overheads
     concurrency: int | None
+    waits: bool
     context_step: int
     record_steps: bool
 
@@ -40,7 +41,7 @@ class EngineState:
             name: tuple((span.end // block, span.owner) for span in text) for name, text in spans(self.requests).items()
         }
         self.continued = {request.continues for request in self.requests}
-        self.client = Client(self.requests, self.concurrency)
+        self.client = Client(self.requests, self.concurrency, waits=self.waits)
         self.scheduler = Scheduler(self.settings, kv_pool(self.settings, self.requests, self.concurrency))
         self.pipeline = Pipeline(self.settings, self.costs, self.overheads)
         #: When its output is back, and the step; None for an empty one.
@@ -108,7 +109,7 @@ class EngineState:
         if oldest is not None:
             finished = self.scheduler.deliver(oldest, self.now)
             if finished:
-                self.client.done(len(finished), self.now)
+                self.client.done([live.request.id for live in finished], self.now)
 
     def result(self) -> Run:
         """What the finished run leaves behind, requests in the order in which they were given."""
