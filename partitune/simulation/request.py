@@ -2,8 +2,8 @@
 
 Decision: prompts are lengths, not tokens: the only content that matters is how many tokens at the front a request
 shares with others, so it names them. A closed loop is the same client with a limited number of slots, as in `vllm bench
-serve --max-concurrency` (a semaphore): a request waits for its arrival, for a slot, and for the answer it continues, and
-its latency counts from when it is sent.
+serve --max-concurrency` (a semaphore): a request waits for its arrival, for a slot and for the answer that it continues,
+and its latency counts from when it is sent.
 """
 
 from __future__ import annotations
