@@ -2,7 +2,7 @@
 
 Decision: prompts are lengths, not tokens: the only content that matters is how many tokens at the front a request
 shares with others, so it names them. A closed loop is the same client with a limited number of slots, as in `vllm bench
-serve --max-concurrency` (a semaphore): a request waits for its arrival, for a slot and for the answer that it continues,
+serve --max-concurrency` (a semaphore): a request waits for its arrival, for a slot and for the answer it continues,
 and its latency counts from when it is sent.
 """
 
