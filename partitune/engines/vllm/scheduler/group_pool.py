@@ -2,10 +2,9 @@
 
 Decision: what a request holds is a row of blocks, as in the engine, because which of them it still holds follows from
 what was scheduled, what has come back and what was found, and no count says that. Groups of one kind hold the same
-positions always, so they share a row. A fixed state that is
-kept at block borders is a window of two tokens whose row is filled at its end only: one block at admission, one more
-when a chunk or a token enters a new block, the older one back once that step has come back, so every chunk in flight
-keeps its own.
+positions always, so they share a row. A fixed state that is kept at block borders is a window of two tokens whose row
+is filled at its end only: one block at admission, one more when a chunk or a token enters a new block, the older one
+back once that step has come back, so every chunk in flight keeps its own.
 
 Source: vLLM 0.33.0 `v1/core/kv_cache_manager.py` (allocate_slots), `v1/core/single_type_kv_cache_manager.py`
 (SingleTypeKVCacheManager, SlidingWindowManager, MambaManager in cache mode "align"), `kv_cache_coordinator.py`
@@ -31,9 +30,9 @@ class GroupPool(NamedPool):
 
     def __init__(self, settings: SchedulerSettings) -> None:
         super().__init__(settings)
-        self._exports_once = (
-            settings.prefix_cache_retention_interval == 0
-        )  # only the chunk that ends a prompt saves a state on the way
+        #: Only the chunk that ends a prompt saves a state on the way.
+        self._exports_once = settings.prefix_cache_retention_interval == 0
+        self._exporting = int(settings.state_export_alignment is not None)
         self._settings = settings
         self._kinds = kinds_of(settings)
         self._lookups = sorted(self._kinds, key=lambda kind: kind.window > 0)  # those of every token first
@@ -43,20 +42,16 @@ class GroupPool(NamedPool):
 
     def most(self, tokens: int) -> int:
         """Blocks that one request of `tokens` tokens holds at most, one chunk of it in flight."""
-        blocks = -(-tokens // self._block)
-        states = 2 + (self._settings.state_export_alignment is not None)
-        return self._fixed + sum(
-            kind.count * min(blocks, states if kind.state else kind.cap or blocks) for kind in self._kinds
-        )
+        return self._most(tokens, 2 + self._exporting)
 
     def bound(self, tokens: int) -> int:
         """As the base, where every step in flight may keep a state, and one that it exports."""
-        blocks = -(-(tokens + self._slots + 1) // self._block)
-        exports = self._settings.state_export_alignment is not None
-        states = (self._slots + 2) * (1 + exports)
-        return self._fixed + sum(
-            kind.count * min(blocks, states if kind.state else kind.cap or blocks) for kind in self._kinds
-        )
+        return self._most(tokens + self._slots + 1, (self._slots + 2) * (1 + self._exporting))
+
+    def _most(self, tokens: int, states: int) -> int:
+        blocks = -(-tokens // self._block)
+        held = (kind.count * min(blocks, states if kind.state else kind.cap or blocks) for kind in self._kinds)
+        return self._fixed + sum(held)
 
     # What others left.
 

@@ -39,7 +39,6 @@ class KvPool:
     caches = False  # whether content can be found again
     ample = False  # whether blocks never run out, so that nobody needs to ask for them
     trims: tuple[int, ...] = ()  # windows (tokens) behind which a running request gives blocks back
-
     trimming = 0  # blocks that it gives back at most as its windows leave one behind
 
     def __init__(self, settings: SchedulerSettings) -> None:
