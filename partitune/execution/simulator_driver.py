@@ -119,6 +119,8 @@ def _run(
         )
     except Refused as error:
         raise Refused(f"{of_part}{error}", excess=error.excess) from error
+    except SpecError as error:  # a request that the engine would refuse, under these flags
+        raise Refused(f"{of_part}{error}", excess=1.0) from error
     except OutOfMemory as error:
         tightest = kv_cache.limiting_stage
         excess = (error.excess or 1.0) * kv_cache.stage_block_bytes[tightest] / GIB

@@ -52,6 +52,14 @@ def test_a_rule_of_the_engine_comes_before_memory_and_counts() -> None:
     assert result.constraints == {RULES_CONSTRAINT: 1.0}
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_request_longer_than_the_models_length_is_refused_under_those_flags(engine: str) -> None:
+    flag = {"vllm": "max_model_len", "sglang": "context_length"}[engine]
+    result = run(SimulatorDriver(shipped_problem("tiny", engine__name=engine)), Candidate((18, 18), {flag: 40}))
+    assert result.outcome is Outcome.INFEASIBLE
+    assert "output tokens exceed max_model_len 40" in result.reason
+
+
 def test_a_request_longer_than_the_cache_says_which_stage_and_by_how_much() -> None:
     driver = SimulatorDriver(shipped_problem("tiny", engine__flags__kv_cache_memory_bytes=1 << 30))
     result = run(driver, Candidate((18, 18)))

@@ -9,6 +9,8 @@ Source: vLLM 0.32.0 `config/scheduler.py` (verify_max_model_len), `config/model.
 
 from __future__ import annotations
 
+from math import lcm
+
 from partitune.engines.deployment import Deployment, command_flags
 from partitune.engines.flags import mapping, unknown_flag, whole_number
 from partitune.engines.rules import Violation
@@ -16,12 +18,13 @@ from partitune.engines.versions import Version, parse_version
 from partitune.engines.vllm.defaults import effective_flags
 from partitune.engines.vllm.flags import FLAG_RELEASES, OTHER_NAMES, REMOVED_FLAGS, VLLM_FLAGS
 from partitune.engines.vllm.kv_choices import cache_fault
-from partitune.engines.vllm.kv_pages import layer_cache_bytes
+from partitune.engines.vllm.kv_groups import Cache, group_layers
+from partitune.engines.vllm.kv_pages import cache_model, layer_cache_bytes
 from partitune.engines.vllm.parallel_rules import LAYOUT_RULES, Effective, Faults, layout_flags
 from partitune.engines.vllm.pipelining import RUNNERS, choose_regime
 from partitune.engines.vllm.state_types import STATE_FLAGS
 from partitune.engines.vllm.weights import quantising
-from partitune.errors import SpecError
+from partitune.errors import PartituneError, SpecError
 
 _CACHE_FLAGS = ("kv_cache_dtype", "kv_cache_dtype_skip_layers", *STATE_FLAGS)
 _DRAFT_ON_ONE_STAGE = Version(0, 32)
@@ -152,6 +155,25 @@ def _cache_choices(deployment: Deployment, _: Effective) -> Faults:
         yield "hybrid-cache", fault, "vLLM 0.33 config/vllm.py, v1/core/kv_cache_planning.py"
 
 
+def _retention(deployment: Deployment, effective: Effective) -> Faults:
+    """Checkpoints once in so many tokens: whole blocks, of a model that has any (0.33 kv_cache_coordinator.py)."""
+    interval = whole_number(effective, "prefix_cache_retention_interval", 0)
+    if interval <= 0 or choose_regime(deployment).refusal:
+        return
+    try:
+        caches = [group.caches[0] for group in group_layers(cache_model(deployment))]
+    except PartituneError:  # another rule says why there is no cache
+        return
+    source = "vLLM 0.33 v1/core/kv_cache_coordinator.py"
+    block = lcm(*(cache.block_size for cache in caches))
+    if all(cache.kind is Cache.TOKENS for cache in caches):
+        message = f"prefix_cache_retention_interval {interval}: the model has neither windows nor states; leave it out"
+        yield "retention", message, source
+    elif interval % block:
+        message = f"prefix_cache_retention_interval {interval} must be a multiple of a block, which has {block} tokens"
+        yield "retention", message, source
+
+
 _RULES = (
     _quantization,
     _types_of_cache,
@@ -159,6 +181,7 @@ _RULES = (
     _flags,
     _runner,
     _budgets,
+    _retention,
     *LAYOUT_RULES,
     _contradiction,
     _pipeline,

@@ -208,6 +208,7 @@ def test_environment() -> None:
         ),
         ({"long_prefill_token_threshold": 9000, "max_model_len": 8192}, "long-prefill-threshold", "must not exceed"),
         ({"max_num_active_seqs": 64, "max_num_seqs": 32}, "active-seqs", "must not exceed"),
+        ({"prefix_cache_retention_interval": 64}, "retention", "must be a multiple of a block, which has"),
         ({"enable_return_routed_experts": True}, "not-with-pipeline", "enable_return_routed_experts"),
         ({"distributed_executor_backend": "uni"}, "executor-backend", "use mp or ray"),
         ({"pipeline_parallel_size": 4}, "parallel-size", "contradicts"),
@@ -218,6 +219,15 @@ def test_one_broken_rule(flags: dict[str, FlagValue], rule: str, message: str) -
     assert [one.rule for one in violations] == [rule]
     assert message in violations[0].message
     assert violations[0].source
+
+
+def test_checkpoints_are_kept_at_whole_blocks_of_windows_and_states() -> None:
+    states = deployment()
+    block = VLLM.kv_cache(states, (12,) * 7 + (9,), [60 * GIB] * 8).block_size
+    assert VLLM.check(replace(states, flags={"prefix_cache_retention_interval": 2 * block})) == ()
+    dense = deployment(architecture=QWEN3, flags={"prefix_cache_retention_interval": 2 * block})
+    (broken,) = VLLM.check(dense)
+    assert "has neither windows nor states; leave it out" in broken.message
 
 
 @pytest.mark.parametrize(
